@@ -88,7 +88,7 @@ bench: $(COMPLETE)  ## speed and memory as ratios within one run
 	$(PY) tools/bench.py
 
 claims: $(COMPLETE)  ## every claim of the lessons, tested on this machine: a table of verdicts
-	$(PY) tools/claims.py $(ARGS)
+	$(PY) tools/course.py --claims $(ARGS) $(if $(LESSON),"$$LESSON")
 
 gpu-record: $(COMPLETE)  ## asks this machine's GPU, into logs/gpu_record; ARGS=--plan: by which commands
 	$(PY) tools/gpu_record.py logs/gpu_record $(ARGS)
@@ -99,8 +99,8 @@ proofs: $(COMPLETE)  ## which test proves each script, fault and exercise, and w
 accuracy: $(COMPLETE)  ## how wrong the planner is on published rows, left out one at a time; ARGS=--fit
 	$(PY) tools/accuracy.py $(ARGS)
 
-course: $(COMPLETE)  ## all notebooks in order, with figures and a report of this machine under logs/
-	$(PY) tools/course.py $(ARGS)
+course: $(COMPLETE)  ## all notebooks in order, or LESSON=04, with figures and a report of this machine under logs/
+	$(PY) tools/course.py $(ARGS) $(if $(LESSON),"$$LESSON")
 
 notebooks: $(COMPLETE)  ## notebooks/*.ipynb from notebooks/sources/*.py
 	$(PY) tools/notebooks.py

@@ -1,184 +1,330 @@
-"""Exercises that are a function in a cell: their checker, and the journal of what a reader does."""
+"""Exercises: the solution is accepted, each typical mistake is refused with words that help.
 
-import functools
-import json
-import operator
+Functions carry their mistakes; those of scripts are in MISTAKES, as lines of the solution and what
+stands in their place. What a proof tells apart by itself is tested on written records, in
+test_diagnosis.py. Cases of the clinic are in test_clinic.py, job files in test_slurm_jobs.py.
+"""
+
+import itertools
 
 import pytest
+import torch
+import trained
+from torch.distributed import checkpoint as dcp
+from torch.utils.data import DistributedSampler
 
-from bootcamp.classroom import journal, tasks
-from bootcamp.classroom.predict import predict
+from bootcamp.classroom import tasks
 from bootcamp.classroom.tasks import FunctionTask
+from bootcamp.costs import pipeline_schedules
+from bootcamp.costs import sharding as sharding_theory
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.records import summary
+from bootcamp.scripts import strategies
+from bootcamp.scripts.variants import variant
+from bootcamp.train import sharded_checkpoint
 from bootcamp_lessons import exercise, exercises
+from bootcamp_lessons.exercises import data_parallel, model_parallel, one_device, sharding
+from bootcamp_lessons.labs import silent_bugs
 
-FUNCTIONS = [t for t in exercises.EXERCISES.values() if isinstance(t, FunctionTask)]
+ALL = exercises.EXERCISES.values()
+FUNCTIONS = [task for task in ALL if isinstance(task, FunctionTask)]
+SCRIPTS = [
+    task
+    for task in ALL
+    if isinstance(task, tasks.ScriptTask) and task.solution in strategies.SCRIPTS
+    if not isinstance(task, silent_bugs.Silent)  # test_silent.py
+]
+# where other tests prove a solution in another setting than the checker's: one training for both
+PROVED_ELSEWHERE = {
+    "fsdp": {"ranks": 4},
+    "hsdp": {"ranks": 4, "shard": 2},
+    "striped": {"model": "striped-lstm"},
+    "ep": {"model": "moe"},
+}
 
 
-def ring(megabytes, ranks):
-    """What a rank sends in MB."""
-    return 2 * (ranks - 1) / ranks * megabytes
-
-
-def make_task(solution, *cases, **fields):
-    fields = {"hint": "h", "stronger": "s", "cases": cases} | fields
-    return FunctionTask.from_solution(**fields)(solution).exercise
-
-
-RING = make_task(
-    ring,
-    (100, 2),
-    (100, 4),
-    hint="Two rounds.",
-    stronger="2(N-1)/N",
-    unit="MB",
-    mistakes={operator.mul: "That is everything to everybody."},
-)
+def names(task) -> str:
+    return task.name
 
 
 @pytest.fixture
-def work(monkeypatch, tmp_path):
-    monkeypatch.setattr(tasks, "WORK", tmp_path)
-    monkeypatch.setattr(journal, "WORK", tmp_path)
-    return tmp_path
+def quick(request):
+    """Let the checker prove with the quickest model, except where the answer is about a GPT."""
+    if "split_the_blocks" not in request.node.name:
+        request.getfixturevalue("quick_proofs")
 
 
-@pytest.mark.solves(*(task.name for task in FUNCTIONS))
-@pytest.mark.parametrize("task", FUNCTIONS, ids=lambda task: task.name)
-def test_the_solution_is_accepted_and_the_stub_is_not(task):
-    assert exercise.try_out(task, task.solved_by).solved
-    result = exercise.try_out(task, lambda *case: None)
+def check_refusal(task, given, says: str) -> None:
+    """Require that an answer is refused with these words, and with the task's hint."""
+    result = exercise.try_out(task, given)
     assert not result.solved
-    assert "not written yet" in str(result)
+    for part in ("Not solved yet", says, "Expected: ", "Seen: ", task.hint):
+        assert part in str(result), result
 
 
-@pytest.mark.parametrize("task", FUNCTIONS, ids=lambda task: task.name)
-def test_three_typical_mistakes_are_each_named(task):
-    assert len(task.mistakes) >= 3
-    for mistake, says in task.mistakes.items():
-        result = exercise.try_out(task, task.make_mistake(mistake))
-        assert not result.solved
-        assert says in str(result)
-        assert "Expected: " in str(result)
-        assert "Seen: " in str(result)
-
-
-@pytest.mark.parametrize("task", exercises.EXERCISES.values(), ids=lambda task: task.name)
-def test_every_exercise_has_two_hints(task):
+@pytest.mark.parametrize("task", ALL, ids=names)
+def test_exercises_have_two_hints(task):
     assert task.hint
     assert task.stronger
     assert task.stronger != task.hint
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (None, "Seen: no function"),
-        (7, "which can't be called"),
-        (lambda a, b: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda a: a, "TypeError"),
-        (lambda a, b: "100 MB", "Seen: '100 MB' MB\nThat is a string."),
-        (lambda a, b: True, "Seen: True"),
-        (lambda a, b: 7.5, "Expected: <lambda>(100, 2) to return 100 MB"),
-        (lambda a, b: a * b, "That is everything to everybody."),
-    ],
-)
-def test_a_wrong_function_is_told_what_was_expected_and_seen(given, says):
-    result = exercise.try_out(RING, given)
-    assert not result.solved
-    assert says in str(result)
+@pytest.mark.solves(*(task.name for task in FUNCTIONS))
+@pytest.mark.parametrize("task", FUNCTIONS, ids=names)
+def test_functions_accept_the_solution_and_name_three_mistakes(task):
+    assert exercise.try_out(task, task.solved_by).solved
+    stub = exercise.try_out(task, lambda *case: None)
+    assert not stub.solved
+    assert "not written yet" in str(stub)
+    assert len(task.mistakes) >= 3
+    for mistake, says in task.mistakes.items():
+        check_refusal(task, task.make_mistake(mistake), says)
 
 
-def test_numbers_in_messages_have_six_digits():
-    halved = make_task(lambda numbers: [1 / 3, *numbers], ([],))
-    assert "to return [0.333333]." in str(exercise.try_out(halved, lambda numbers: [2 / 3]))
+@pytest.mark.solves(*(task.name for task in SCRIPTS))
+@pytest.mark.parametrize("task", SCRIPTS, ids=names)
+def test_scripts_accept_the_solution_and_refuse_the_start(task, tmp_path, monkeypatch, quick):
+    """The solution is a script of the family: the checker judges the runs that prove that one."""
+    attempt = tmp_path / f"{task.name}.py"
+    attempt.write_text(task.starting_point())
+    check_refusal(task, attempt, "")
+
+    def prove(path, ranks, **_):
+        assert path == strategies.SCRIPTS[task.solution].path
+        how = {"ranks": ranks} | PROVED_ELSEWHERE.get(task.solution, {})
+        return trained.proved(task.solution, **how)
+
+    monkeypatch.setattr(equality, "prove", prove)
+    with trained.shared():
+        result = exercise.try_out(task, task.solution_path())
+    assert result.solved, result
 
 
-def test_a_function_that_changes_its_callers_list_is_wrong():
-    def spoilt(numbers):
-        numbers.sort()
-        return 3
-
-    first = make_task(lambda numbers: numbers[0], ([3, 1, 2],))
-    for _ in range(2):  # the next reader gets the cases as they were
-        result = exercise.try_out(first, spoilt)
-        assert not result.solved
-        assert "it turned them into [1, 2, 3]" in str(result)
-        assert exercise.try_out(first, lambda numbers: numbers[0]).solved
-    assert "your function([3" in str(exercise.try_out(first, functools.partial(spoilt, 1, 2)))
+@pytest.mark.parametrize("task", SCRIPTS, ids=names)
+def test_starting_points_are_derived_from_the_scripts(task):
+    text, solution = task.starting_point(), task.solution_path().read_text()
+    assert solution == strategies.SCRIPTS[task.solution].path.read_text()
+    for line in task.takes_out:
+        assert line in solution
+        assert line not in text
+    assert text.count(tasks.PLACE) == (1 if task.takes_out else 0)
+    assert task.task in text
+    compile(text, task.name, "exec")
 
 
-def test_samples_of_rank_leaves_the_callers_order_alone():
-    def padding_in_place(order, rank, world):
-        order += order[: -len(order) % world]
-        return order[rank::world]
+MISTAKES = """
+== training_loop: are the gradients set to zero in every step?
+- optimizer.zero_grad()
+== to_the_gpu: Two tensors met, one there and one still on the CPU
+- model = models.build(args).to(device)
++ model = models.build(args)
+== to_the_gpu: allows the CPU only
+- args, context = config.parse()
++ args, context = config.parse(devices=("cpu",))
+== to_the_gpu: a part of the batch was not moved
+- inputs, targets = (tensor.to(device) for tensor in batches(step))
++ inputs, targets = batches(step)
++ targets = targets.to(device)
+== accumulate: a mean of their means is not the mean of the batch
+- loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)
++ loss = models.loss(model(part_inputs), part_targets) / args.micro_batches
+== thread_replicas: do not add to it
+- parameter.grad = sum(replica.grad for replica in copies)
++ parameter.grad += sum(replica.grad for replica in copies)
+== data_parallel: give data.Batches the rank and the world size
+- batches = data.Batches(args, rank, world)
++ batches = data.Batches(args, 0, 1)
+== data_parallel: rank 0's parameters must be broadcast before training
+- model = DistributedDataParallel(model)
+- loss.backward()
++ loss.backward()
++ for parameter in model.parameters():
++     dist.all_reduce(parameter.grad)
++     parameter.grad /= world
+== own_hook: a list with one tensor
+- HOOKS = {
++ def average(state, bucket):
++     bucket.buffer().div_(dist.get_world_size())
++     return dist.all_reduce(bucket.buffer(), async_op=True).get_future()
++
++ HOOKS = {
+- "none": default_hooks.allreduce_hook,
++ "none": average,
+== own_hook: has to return at once, with a future
+- HOOKS = {
++ def average(state, bucket):
++     return bucket.buffer().div_(dist.get_world_size())
++
++ HOOKS = {
+- "none": default_hooks.allreduce_hook,
++ "none": average,
+== from_horovod: The learning rate of step 0 is
+- group["lr"] *= world
++ pass
+== from_horovod: it clips no gradients
+- torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+== from_horovod: A line still calls Horovod
+- model = DistributedDataParallel(model)
++ model = hvd.DistributedOptimizer(model)
+== ranks_of_two_devices: leave device_ids at None
+- model = DistributedDataParallel(model, device_ids=None)
++ model = DistributedDataParallel(model, device_ids=[rank])
+== pipeline: it has to pass target=targets
+- if last_here:
++ if first_here:
+== pipeline: has to pass the inputs
+- stage_inputs = (inputs,) if first_here else ()
++ stage_inputs = ()
+== split_the_blocks: split by rows.
+- plan["down"] = RowwiseParallel(output_layouts=layout)
+== split_the_blocks: with --sequence-parallel it ends with an error
+- plan["attention.out"] = RowwiseParallel(output_layouts=layout)
++ plan["attention.out"] = RowwiseParallel()
+- plan["down"] = RowwiseParallel(output_layouts=layout)
++ plan["down"] = RowwiseParallel()
+== stripes: Replicate, not Shard
+- same = DTensor.from_local(inputs[0], mesh, [Replicate()])
++ same = DTensor.from_local(inputs[0], mesh, [Shard(-1)])
+== stripes: takes plain tensors: end with to_local
+- return same.to_local(grad_placements=[Partial()])
++ return same
+== fully_sharded: the optimizer holds none of the model's parameters
+- model = models.build(args)
++ model = models.build(args)
++ early = list(model.parameters())
+- optimizer = optimizers.build(args, model.parameters())
++ optimizer = optimizers.build(args, early)
+== fully_sharded: leave DDP out
+- models.initialise(model, args)
++ models.initialise(model, args)
++ model = torch.nn.parallel.DistributedDataParallel(model)
+== fully_sharded: each block first
+- fully_shard(model, mesh=mesh)
+- for part in model[:-1]:
++ fully_shard(model, mesh=mesh)
++ for part in model[:-1]:
+== experts_over_ranks: change places
+- return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)
++ return all_to_all(results, experts.received, experts.sent, dist.group.WORLD)
+== two_axes: rows times columns is the world size
+- shape = (world // args.shard, args.shard)
++ shape = (world, args.shard)
+== bring_evaluation: deals some samples twice
+- valid_loader = DataLoader(Subset(valid, range(rank, len(valid), world)), args.batch_size)
++ some = DistributedSampler(valid, world, rank, shuffle=False)
++ valid_loader = DataLoader(valid, args.batch_size, sampler=some)
+== bring_fsdp: takes those that are left
+- if isinstance(layer, nn.Conv2d | nn.Linear):
++ if layer is model[0]:
+- fully_shard(model)  # the rest: two BatchNorm layers
+"""
 
-    result = exercise.try_out(exercise.find("samples_of_rank"), padding_in_place)
-    assert not result.solved
-    assert "to leave its arguments as they are" in str(result)
+
+def read_mistakes(text: str) -> list[tuple[str, dict[str, str], str]]:
+    """Read the exercise, the lines of its solution with what takes their place, and the answer."""
+    found = []
+    for part in text.split("\n== ")[1:]:
+        (name, says), changes = part.splitlines()[0].split(": ", 1), {}
+        for mark, line in ((line[0], line[2:]) for line in part.splitlines()[1:]):
+            if mark == "-":
+                changes[line] = ""
+            else:
+                taken_out = list(changes)[-1]
+                changes[taken_out] = "\n".join(filter(None, [changes[taken_out], line]))
+        found.append((name, changes, says))
+    return found
 
 
-def test_printing_in_place_of_returning_is_an_attempt_with_its_own_hint(work, monkeypatch, capsys):
-    monkeypatch.setitem(exercises.EXERCISES, "ring", RING)
-    result = exercise.check("ring", lambda a, b: print("sent", a * b))
-    assert "None, and printed: sent 200" in str(result)
-    assert "only return gives it" in str(result)
-    assert "Hint: Two rounds." in str(result), "it counts as an attempt"
-    assert capsys.readouterr().out == "sent 200\n", "the reader still sees what was printed"
+@pytest.mark.parametrize(("name", "changes", "says"), read_mistakes(MISTAKES))
+def test_scripts_with_a_typical_mistake_are_told_what_helps(name, changes, says, quick):
+    task = exercise.find(name)
+    check_refusal(task, variant(task.solution, f"mistaken_{name}", changes), says)
 
 
-def test_sequences_are_compared_entry_by_entry():
-    order = make_task(lambda: ["a", 1.0], ())
-    assert exercise.try_out(order, lambda: ("a", 1.0001)).solved
-    assert not exercise.try_out(order, lambda: ["a"]).solved
-    assert not exercise.try_out(order, lambda: [1.0, "a"]).solved
+@pytest.mark.solves("from_horovod")
+def test_from_horovod_is_checked_without_horovod(tmp_path, monkeypatch, quick):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod")
+    task, attempt = exercise.find("from_horovod"), tmp_path / "from_horovod.py"
+    attempt.write_text(task.starting_point())
+    check_refusal(task, attempt, "it still imports Horovod")
+    assert exercise.try_out(task, task.solution_path()).solved
 
 
-def test_the_second_attempt_gets_the_stronger_hint(work, monkeypatch):
-    monkeypatch.setitem(exercises.EXERCISES, "ring", RING)
-    wrong = lambda a, b: 0.5  # noqa: E731
-    for _ in range(2):  # Run All with the stub is no attempt, and gives no hint away
-        assert "Try it first" in str(exercise.check("ring", lambda a, b: None))
-    assert "Stronger" not in str(exercise.check("ring", wrong))
-    assert "Stronger hint: 2(N-1)/N" in str(exercise.check("ring", wrong))
-    assert exercise.check("ring", ring).solved
-    assert "Stronger" not in str(exercise.check("ring", wrong))
-    assert "def ring(megabytes, ranks):" in exercise.solution("ring")
-    assert exercise.start("ring") == "Write ring(megabytes, ranks): What a rank sends in MB."
+# Solutions against the library, the theory, and what runs leave
 
 
-def notebook(folder, *cells):
-    content = {"cells": [{"cell_type": "code", "source": [text]} for text in cells]}
-    (folder / "04_ddp.ipynb").write_text(json.dumps(content))
+@pytest.mark.parametrize(("samples", "world"), [(8, 2), (9, 2), (9, 4), (3, 3)])
+def test_samples_of_rank_are_those_of_the_library(samples, world):
+    for rank in range(world):
+        sampler = DistributedSampler(range(samples), world, rank, shuffle=True)
+        order = list(DistributedSampler(range(samples), 1, 0, shuffle=True))
+        assert data_parallel.samples_of_rank(order, rank, world) == list(sampler)
 
 
-def test_progress_counts_what_was_done_of_what_there_is(work, monkeypatch):
-    monkeypatch.setattr(journal, "NOTEBOOKS", work)
-    monkeypatch.setitem(exercises.EXERCISES, "ring", RING)
-    asked = 'guess = predict(\n    "ring_speed",\n    f"One process: {x} samples/s. Two?"\n)'
-    notebook(work, asked, 'predict("ring_mb", "MB?")', 'exercise.check("ring", f)', "%magic")
-
-    def row():
-        return journal.progress()[0]
-
-    assert row()["predictions made"] == "0 of 2"
-    assert row()["exercises solved"] == "0 of 1"
-    assert row()["still to solve"] == "ring"
-    predict("ring_mb", "How many MB?").score(5)
-    assert row()["predictions made"] == "0 of 2", "an empty prediction is none"
-    predict("ring_speed", "How many?", answer=7).score(2000)
-    predict("something_else", "How many?", answer=7).score(7)
-    assert (row()["predictions made"], row()["right"]) == ("1 of 2", 0)
-    predict("ring_speed", "How many, measured again?", answer=2000).score(2000)
-    assert (row()["predictions made"], row()["right"]) == ("1 of 2", 1)
-    exercise.check("ring", ring)
-    exercise.check("ring", lambda a, b: 0)
-    assert row()["exercises solved"] == "1 of 1", "what was solved once stays solved"
-    assert row()["still to solve"] == ""
+def test_throughput_is_that_of_the_record():
+    seconds = [0.9, 0.4, 0.3, 0.1, 0.12, 0.2, 0.11, 0.13]
+    rows = [{"seconds": s, "samples": 32, "tokens": 1, "loss": 1.0} for s in seconds]
+    by_record = summary.summarize_steps(rows)["samples_per_second"]["median"]
+    assert one_device.throughput(seconds, 32, summary.WARMUP_STEPS) == by_record
 
 
-def test_a_journal_that_cannot_be_read_or_written_stops_nobody(work, monkeypatch):
-    (work / journal.FILE).write_text("{half")
-    assert journal.note_exercise("ring", solved=False) == 1
-    monkeypatch.setattr(journal, "WORK", work / journal.FILE)
-    assert journal.note_exercise("ring", solved=False) == 1
-    predict("ring_mb", "How many MB?", answer=1).score(1)
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 2), (3, 7), (4, 8), (8, 8)])
+def test_order_of_rank_is_that_of_the_plan(ranks, micro_batches):
+    for rank, order in enumerate(pipeline_schedules.plan("1f1b", ranks, micro_batches)):
+        said = model_parallel.order_of_rank(rank, ranks, micro_batches)
+        assert said == [f"{action.kind}{action.micro_batch}" for action in order]
+
+
+def test_part_of_rank_is_what_it_saves(tmp_path):
+    flags = {"global_batch": 4, "device": "cpu", "quiet": True}
+    launch.launch("tp", 2, steps=1, save=tmp_path / "tp", **flags)
+    reader = dcp.FileSystemReader(sharded_checkpoint.find_newest(tmp_path / "tp"))
+    note = reader.read_metadata()
+    where = {(i.fqn, tuple(i.offset or ())): s.relative_path for i, s in note.storage_data.items()}
+    weights = ["attention.query", "attention.out", "up", "down"]
+    for name, rank in itertools.product(weights, (0, 1)):
+        key = f"model.block0.{name}.weight"
+        about = note.state_dict_metadata[key]
+        said = model_parallel.part_of_rank(name.split(".")[-1], tuple(about.size), rank, 2)
+        mine = [c for c in about.chunks if where[key, tuple(c.offsets)] == f"__{rank}_0.distcp"]
+        assert [
+            tuple((a, a + n) for a, n in zip(c.offsets, c.sizes, strict=True)) for c in mine
+        ] == [said]
+
+
+def test_lowest_stage_fits_and_the_one_below_does_not():
+    for case in sharding.lowest_stage.exercise.cases:
+        parameters, ranks, gigabytes, share = case
+        sums = [sum(sharding_theory.rank_bytes(parameters, ranks, k).values()) for k in range(4)]
+        fits = [size <= share * gigabytes * 1e9 for size in sums]
+        assert sharding.lowest_stage(*case) == fits.index(True)
+
+
+def test_steps_between_saves_are_the_best_interval():
+    pytest.importorskip("matplotlib")
+    from bootcamp_lessons.diagrams import saved_checkpoints
+
+    for case in sharding.steps_between_saves.exercise.cases:
+        parameters, rate, hosts, days, step_seconds = case
+        best = saved_checkpoints.best_interval(12 * parameters / rate, days * 86400 / hosts)
+        assert sharding.steps_between_saves(*case) * step_seconds == pytest.approx(best)
+
+
+def test_row_and_column_are_those_of_the_mesh():
+    for ranks, shard in ((4, 1), (4, 2), (8, 4), (12, 3), (6, 6)):
+        mesh = torch.arange(ranks).view(-1, shard)  # as init_device_mesh lays ranks out
+        for rank in range(ranks):
+            place, column = divmod(rank, shard)
+            expected = mesh[place].tolist(), mesh[:, column].tolist()
+            assert sharding.row_and_column(rank, ranks, shard) == expected
+
+
+def test_resume_from_is_what_the_course_resumes(tmp_path):
+    """A real folder: two saves, then one that was killed before it got its place."""
+    flags = {"global_batch": 4, "device": "cpu", "quiet": True}
+    launch.launch("fsdp", 2, steps=2, save=tmp_path, save_every=1, **flags)
+    (tmp_path / "step-2").rename(tmp_path / ".step-2.4711.part")
+    folders = {place.name: [f.name for f in place.iterdir()] for place in tmp_path.iterdir()}
+    assert sorted(folders) == [".step-2.4711.part", "step-1"]
+    assert sharding.resume_from(folders, 2) == sharded_checkpoint.find_newest(tmp_path).name

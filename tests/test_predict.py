@@ -1,36 +1,53 @@
-"""The field under a question, and the lock that holds readers to it. Nothing is launched here."""
+"""Predictions: asked, typed into a field, scored, waited for, and collected from the journal.
 
+Nothing is launched here.
+"""
+
+import json
 import subprocess
 import sys
 
 import lab
 import pytest
 
+pytest.importorskip("matplotlib")
+
+from bootcamp import machine
+from bootcamp.classroom import journal, prediction_scores
 from bootcamp.classroom import predict as predictions
 from bootcamp.classroom.predict import PredictionMissing, check_answered, predict
+from bootcamp.drawing import style
 from bootcamp.launcher import launch, progress
 from bootcamp.paths import ROOT
 
 VARIABLE = "BOOTCAMP_PREDICT_FIRST"
+LAPTOP, SERVER = "laptop CPU", "server CPU"
 
 
 @pytest.fixture(autouse=True)
-def no_earlier_question(monkeypatch):
+def work(monkeypatch, tmp_path):
+    """A course of two lessons, no earlier question, and an empty journal on a named machine."""
     monkeypatch.setattr(predictions, "predictions", {})
     monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(journal, "WORK", tmp_path)
+    monkeypatch.setattr(journal, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(machine, "cpu_name", lambda: LAPTOP)
+    for lesson, names in (("04_ddp", "abcd"), ("02b_memory", "efghij")):
+        cells = [{"cell_type": "code", "source": [f'predict("{name}", "?")']} for name in names]
+        (tmp_path / f"{lesson}.ipynb").write_text(json.dumps({"cells": cells}))
+    return tmp_path
 
 
 @pytest.fixture
 def shown(monkeypatch):
-    """shown(prediction) -> (its field, the note beside it), as a notebook displays them."""
-    ipywidgets = pytest.importorskip("ipywidgets")
+    """shown(prediction) -> (question, field, note), as a notebook displays them."""
+    pytest.importorskip("ipywidgets")
 
     def show(prediction):
         boxes = []
         monkeypatch.setattr(progress, "show", lambda box, text: boxes.append(box))
         prediction._ipython_display_()
         ((question, row),) = [box.children for box in boxes]
-        assert isinstance(question, ipywidgets.HTML)
         field, unit, note = row.children
         assert unit.value == prediction.unit
         return question, field, note
@@ -38,41 +55,55 @@ def shown(monkeypatch):
     return show
 
 
-def test_the_field_stands_under_the_question(shown):
-    question, field, note = shown(predict("speed", "2 < 3 samples?", unit="ms"))
-    assert question.value == "<b>Predict.</b> 2 &lt; 3 samples?"
+@pytest.mark.parametrize(
+    ("typed", "amount"),
+    [
+        ("150", 150), (" 150 ms", 150), ("1.5e2", 150), ("150.0", 150), ("1,500", 1500),
+        ("0", 0), ("fast", None), ("-5", None), ("150 s", None), ("12 MB", None), ("1,50", None),
+        ("inf", None), ("nan", None),
+    ],
+)  # fmt: skip
+def test_amounts_are_taken_and_others_named(shown, typed, amount):
+    guess = predict("speed", "2 < 3 ms?", unit="ms")
+    assert "none yet" in str(guess)
+    question, field, note = shown(guess)
+    assert question.value == "<b>Predict.</b> 2 &lt; 3 ms?"
     assert (field.value, note.value) == ("", "")
-
-
-@pytest.mark.parametrize("typed", ["120", " 120 ms ", "1.2e2", "120.0"])
-def test_what_is_typed_is_taken(shown, typed):
-    guess = predict("speed", "How long?", unit="ms")
-    _, field, note = shown(guess)
+    wrong = f"{typed.strip()!r} is not an amount such as 120 ms."
     field.value = typed
-    assert (guess.answer, note.value, guess.is_open) == (120.0, "Noted.", False)
-    assert guess.score(100.0).right
-
-
-@pytest.mark.parametrize("typed", ["fast", "-3", "inf", "12 MB", "1,2"])
-def test_what_is_no_amount_is_named_and_can_be_typed_again(shown, typed):
-    guess = predict("speed", "How long?", unit="ms")
-    _, field, note = shown(guess)
-    field.value = typed
-    assert (guess.answer, guess.is_open) == (None, True)
-    assert note.value == f"{typed!r} is not an amount such as 120 ms."
+    assert (guess.answer, guess.is_open) == (amount, amount is None)
+    assert note.value == (wrong if amount is None else "Noted.")
     field.value = "80"
-    assert (guess.answer, note.value) == (80.0, "Noted.")
+    assert (guess.answer, note.value) == (80, "Noted.")
     field.value = ""
     assert (guess.answer, note.value, guess.is_open) == (None, "", True)
+    assert predict("speed", "How long?", unit="ms", answer=typed).answer == amount
 
 
-def test_an_answer_of_the_cell_stands_in_the_field(shown):
-    _, field, note = shown(predict("speed", "How long?", unit="ms", answer=1500))
+@pytest.mark.parametrize("answer", [-5, float("nan"), float("inf"), "", True, [150]])
+def test_answers_that_are_no_amount_raise_nothing(answer):
+    guess = predict("speed", "How long?", unit="ms", answer=answer)
+    assert str(guess) == (
+        f"How long?\nYour prediction: {answer!r} is not an amount such as 120 ms."
+    )
+    assert guess.score(100).right is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"), [(100, True), (76, True), (74, False), (126, False), (None, None)]
+)
+def test_predictions_are_scored_relative_to_the_measurement(answer, right):
+    score = predict("speed", "How fast?", unit="samples/s", answer=answer).score(100.0)
+    assert score.right is right
+    assert "100.0 samples/s" in str(score)
+    assert ("no prediction" if answer is None else f"You said {answer} samples/s") in str(score)
+    assert predict("none", "How many?", answer=0).score(0).right
+
+
+def test_cells_that_are_run_again_keep_what_was_typed(shown):
+    guess = predict("speed", "How long?", unit="ms", answer=1500)
+    _, field, note = shown(guess)
     assert (field.value, note.value) == ("1500", "Noted.")
-
-
-def test_a_cell_that_is_run_again_keeps_what_was_typed(shown):
-    _, field, _ = shown(predict("speed", "How long?", unit="ms"))
     field.value = "120"
     again = predict("speed", "How long?", unit="ms")
     assert again.answer == 120
@@ -81,7 +112,7 @@ def test_a_cell_that_is_run_again_keeps_what_was_typed(shown):
     assert predict("speed", "Another question?", unit="ms", answer=7).answer == 7
 
 
-def test_a_page_that_shows_no_widgets_shows_the_question_as_a_text(monkeypatch):
+def test_pages_that_show_no_widgets_show_the_question_as_a_text(monkeypatch):
     pytest.importorskip("ipywidgets")
     import IPython.display
 
@@ -94,7 +125,7 @@ def test_a_page_that_shows_no_widgets_shows_the_question_as_a_text(monkeypatch):
 
 
 @pytest.mark.parametrize("why", ["missing", "unwanted"])
-def test_without_widgets_the_question_is_a_text(why, monkeypatch, capsys):
+def test_questions_are_texts_without_widgets(why, monkeypatch, capsys):
     if why == "missing":
         monkeypatch.setitem(sys.modules, "ipywidgets", None)
     else:
@@ -103,60 +134,149 @@ def test_without_widgets_the_question_is_a_text(why, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("How long?\nYour prediction: none yet.")
 
 
-def test_once_a_question_is_asked_the_launcher_waits_for_its_answer(monkeypatch):
-    monkeypatch.setattr(launch, "before", [])
-    predict("speed", "How long?")
-    assert launch.before == [check_answered]
-
-
-@pytest.mark.parametrize("value", [None, "0"])
-def test_nobody_is_held_to_a_question_unless_asked_to(monkeypatch, value):
-    if value is not None:
-        monkeypatch.setenv(VARIABLE, value)
-    predict("speed", "How long?")
-    check_answered()
-
-
-def test_a_launch_is_refused_while_a_question_is_open(monkeypatch, shown):
+def test_launches_are_refused_while_a_question_is_open(monkeypatch, shown):
     class Begun(Exception):
         """The launch went on after it had asked."""
 
     def begin(*given, **named):
         raise Begun
 
-    monkeypatch.setattr(launch, "before", [check_answered, begin])
-    monkeypatch.setenv(VARIABLE, "1")
+    def refused(question):
+        with pytest.raises(PredictionMissing, match=question):
+            launch.launch("cpu", 1, steps=1)
+
+    monkeypatch.setattr(launch, "before", [])
     first, second = predict("speed", "How long?"), predict("memory", "How much?", unit="MB")
+    assert launch.before == [check_answered]
+    launch.before.append(begin)
+    check_answered()  # nobody is held to a question unless asked to
+    monkeypatch.setenv(VARIABLE, "0")
+    check_answered()
+    monkeypatch.setenv(VARIABLE, "1")
     _, field, _ = shown(first)
-    with pytest.raises(
-        PredictionMissing, match=r"Predict first: How long\? Type a number into the"
-    ):
-        launch.launch("cpu", 1, steps=1)
+    refused(r"Predict first: How long\? Type a number into the")
     field.value = "long"
-    with pytest.raises(PredictionMissing, match="How long"):
-        launch.launch("cpu", 1, steps=1)
+    refused("How long")
     field.value = "120"
-    with pytest.raises(PredictionMissing, match=r"How much\?"):
-        launch.launch("cpu", 1, steps=1)
+    refused(r"How much\?")
     second.score(3.0)  # its measurement is known: there is nothing left to predict
     with pytest.raises(Begun):
         launch.launch("cpu", 1, steps=1)
 
 
-@pytest.mark.parametrize(("given", "told"), [("1", "1"), ("0", "0"), ("", None), (None, None)])
-def test_make_lab_hands_it_to_the_kernels(monkeypatch, given, told):
-    monkeypatch.delenv("PREDICT_FIRST", raising=False)
-    if given is not None:
+def test_make_lab_hands_the_lock_to_the_kernels(monkeypatch):
+    for given, told in (("1", "1"), ("0", "0"), ("", None)):
         monkeypatch.setenv("PREDICT_FIRST", given)
-    assert lab.environment().get(VARIABLE) == told
-
-
-def test_make_exports_it():
-    said = subprocess.run(
-        ["make", "-s", "-f", "-", "show", "PREDICT_FIRST=1"],
-        input="include Makefile\nshow:\n\t@echo first $$PREDICT_FIRST\n",
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+        assert lab.environment().get(VARIABLE) == told
+    makefile = "include Makefile\nshow:\n\t@echo first $$PREDICT_FIRST\n"
+    command = ["make", "-s", "-f", "-", "show", "PREDICT_FIRST=1"]
+    said = subprocess.run(command, input=makefile, capture_output=True, text=True, cwd=ROOT)
     assert said.stdout == "first 1\n", said.stderr
+
+
+# The collection of a reader's predictions
+
+
+def answer(name, said, measured, unit="ms", **how):
+    return predict(name, f"How much is {name}?", unit=unit, answer=said).score(measured, **how)
+
+
+def test_collections_without_predictions_say_so(capsys):
+    predict("a", "How long?", unit="ms").score(3.0)  # unanswered
+    prediction_scores.show()
+    assert capsys.readouterr().out.startswith("No predictions yet: type one into the field")
+    assert len(prediction_scores.table()) == 0
+    with pytest.raises(ValueError, match="No predictions yet"):
+        prediction_scores.figure()
+
+
+def test_collections_are_in_the_order_of_lessons_with_the_distances_of_the_journal(work):
+    answer("d", 200, 100)
+    answer("mine", 7, 7, unit="")
+    answer("e", 25, 100.0, unit="MB")
+    answer("f", 100, 110, unit="MB", within=0.2, how="The planner says")
+    table = prediction_scores.table()
+    assert table.column("lesson") == ["02b", "02b", "04", "your own"]
+    assert table.column("off by a factor of") == pytest.approx([4, 1.1, 2, 1])
+    assert table.column("result") == ["wrong", "right", "wrong", "right"]
+    assert (table[0]["you said"], table[0]["it was"]) == ("25 MB", "100.0 MB")
+    assert table.column("how").count("The planner says") == 1
+    assert table.caption == "Your predictions: 4. Questions of the course without one: 7."
+    assert "what the planner says: 1." in prediction_scores.figure()._supxlabel.get_text()
+    # a measurement that is changed in the journal is another distance
+    kept = json.loads((work / journal.FILE).read_text())
+    next(one for one in kept["scored"] if one["name"] == "d")["measured"] = 2.0
+    (work / journal.FILE).write_text(json.dumps(kept))
+    assert prediction_scores.table().column("off by a factor of") == pytest.approx([4, 1.1, 100, 1])
+
+
+def test_first_answers_count_for_each_machine(monkeypatch):
+    answer("a", 300, 100)
+    answer("a", 100, 100)  # after the measurement was seen
+    assert journal.progress()[1]["right"] == 1, "progress counts the last"
+    (only,) = prediction_scores.list_predictions()
+    assert (only["answer"], only["right"]) == (300, False)
+    assert "machine" not in prediction_scores.table().columns
+    monkeypatch.setattr(machine, "cpu_name", lambda: SERVER)
+    answer("a", 40, 50.0)
+    table = prediction_scores.table()
+    assert [row["machine"].partition(",")[0] for row in table] == [LAPTOP, SERVER]
+    assert table.column("result") == ["wrong", "right"]
+    assert f"Measured on {LAPTOP}" in prediction_scores.figure()._supxlabel.get_text()
+
+
+@pytest.mark.parametrize(("said", "measured"), [(0, 5), (5, 0.0), (5, float("nan")), (5, -2.0)])
+def test_answers_without_a_ratio_are_listed_and_not_drawn(said, measured):
+    answer("a", said, measured)
+    answer("b", 1, 1000.0)
+    first, second = prediction_scores.table().column("off by a factor of")
+    assert first is None
+    assert second == pytest.approx(1000)
+    foot = prediction_scores.figure()._supxlabel.get_text()
+    assert "Without a ratio" in foot
+    assert "At the edge" in foot
+
+
+def test_worst_kind_is_named():
+    answer("a", 3, 3)
+    assert "1 of 1 predictions were right." in prediction_scores.verdict()
+    answer("b", 300, 100)
+    assert "Too few to compare kinds" in prediction_scores.verdict()
+    answer("c", 50, 100)
+    for name in "efg":
+        answer(name, 100, 100, unit="MB")
+    said = prediction_scores.verdict()
+    assert "4 of 6 predictions were right. Worst: times and speeds, 1 of 3 right" in said
+    assert "typically off by a factor of 2." in said
+    assert "too large" not in said, "two wrong ones have no direction yet"
+    answer("h", 400, 100, unit="%")
+    assert "Of 3 wrong ones 2 were too large." in prediction_scores.verdict()
+
+
+def test_kinds_follow_from_the_unit():
+    kinds = {"samples/s": "times and speeds", "MB": "sizes", "%": "ratios", "steps": "counts"}
+    for unit, kind in kinds.items():
+        assert prediction_scores.find_kind(unit).startswith(kind), unit
+
+
+def test_collections_are_drawn():
+    for number, name in enumerate("abcdefghij"):
+        unit = ("ms", "MB", "%", "steps", "")[number % 5]
+        answer(name, 10.0 ** (number - 5), 1.0, unit=unit)
+    figure = prediction_scores.figure()
+    style.png(figure)
+    assert figure.alt.startswith(prediction_scores.verdict())
+
+
+def test_older_or_broken_journals_are_read_as_far_as_they_go(work):
+    path = work / journal.FILE
+    path.write_text(json.dumps({"predictions": {"a": True}, "exercises": {}}))
+    assert prediction_scores.list_predictions() == []
+    assert journal.progress()[1]["predictions made"] == "1 of 4"
+    answer("b", 5, 10)
+    assert len(prediction_scores.list_predictions()) == 1
+    for broken in ("{half", '{"scored": 7}', '{"scored": [1, {}, {"name": "a"}]}'):
+        path.write_text(broken)
+        assert prediction_scores.list_predictions() == []
+        answer("c", 5, 10)
+        assert len(prediction_scores.list_predictions()) == 1

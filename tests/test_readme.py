@@ -39,7 +39,6 @@ MADE_IN_LOGS = (
     "logs/<run>",
     "logs/course/",
     "logs/site/",
-    "logs/claims/",
     "logs/variants/",
     "logs/gpu_record/",
     "logs/tests.jsonl",

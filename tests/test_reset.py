@@ -14,6 +14,8 @@ from bootcamp.paths import ROOT
 from bootcamp.scripts import strategies
 from bootcamp_lessons import exercise
 
+SCRIPTS = {number: reset.scripts(lesson) for number, lesson in lessons.lessons().items()}
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -26,10 +28,11 @@ def here(tmp_path, monkeypatch):
 
 
 def files(folder):
+    """{path within the folder: text} of all files."""
     return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
 
 
-def a_readers_notebook(here, lesson="04", text="my own note"):
+def write_readers_notebook(here, lesson="04", text="my own note"):
     """The lesson's notebook with an output and a cell of the reader's."""
     source = lessons.find(lesson).source
     notebook = notebooks.from_source(source)
@@ -50,8 +53,8 @@ def in_git(name):
     return done.stdout
 
 
-def test_a_lesson_is_put_back(here):
-    path = a_readers_notebook(here)
+def test_reset_puts_a_lesson_back(here):
+    path = write_readers_notebook(here)
     (here / "work" / "data_parallel.py").write_text("mine")
     (here / "work" / "from_horovod.py").write_text("another lesson's")
     (here / "05_horovod.ipynb").write_text("another lesson")
@@ -68,10 +71,10 @@ def test_a_lesson_is_put_back(here):
         assert name in said
 
 
-def test_twice_loses_nothing(here):
+def test_reset_twice_loses_nothing(here):
     """The first reader's copy must not be replaced by the second's, or by a fresh one."""
     for text in ("first reader", "second reader"):
-        a_readers_notebook(here, text=text)
+        write_readers_notebook(here, text=text)
         (here / "work" / "data_parallel.py").write_text(text)
         reset.reset("04")
     before = files(here)
@@ -83,7 +86,7 @@ def test_twice_loses_nothing(here):
     assert files(here) == before
 
 
-def test_a_notebook_as_it_came_is_left_and_a_torn_one_is_kept(here):
+def test_reset_leaves_a_notebook_as_it_came_and_keeps_a_torn_one(here):
     path = here / "04_ddp.ipynb"
     path.write_bytes(in_git("04_ddp"))
     before = files(here)
@@ -97,33 +100,35 @@ def test_a_notebook_as_it_came_is_left_and_a_torn_one_is_kept(here):
     assert path.read_bytes() == in_git("04_ddp")
 
 
-def test_after_a_run_git_sees_no_change(here):
-    """Outputs that are stored because they are the same everywhere come back, byte for byte."""
-    with_outputs = [n for n in lessons.lessons() if b"stdout" in in_git(lessons.find(n).file)]
-    assert with_outputs, "no notebook stores an output: this test sees nothing"
-    path = a_readers_notebook(here, with_outputs[0])
-    reset.reset(with_outputs[0])
+@pytest.fixture
+def stores_outputs():
+    """The number of a lesson whose notebook stores outputs that are the same everywhere."""
+    return next(n for n in lessons.lessons() if b"stdout" in in_git(lessons.find(n).file))
+
+
+def test_stored_outputs_come_back_byte_for_byte(here, stores_outputs):
+    path = write_readers_notebook(here, stores_outputs)
+    reset.reset(stores_outputs)
     assert path.read_bytes() == in_git(path.stem)
 
 
-def test_without_git_the_stored_outputs_come_from_the_readers_copy(here, monkeypatch):
-    number = next(n for n in lessons.lessons() if b"stdout" in in_git(lessons.find(n).file))
-    path = here / f"{lessons.find(number).file}.ipynb"
+def test_stored_outputs_are_the_readers_own_without_git(here, stores_outputs, monkeypatch):
+    path = here / f"{lessons.find(stores_outputs).file}.ipynb"
     path.write_bytes(in_git(path.stem))
-    stored = [cell.outputs for cell in nbformat.read(path, 4).cells if cell.get("outputs")]
     run = nbformat.read(path, 4)
+    stored = [cell.outputs for cell in run.cells if cell.get("outputs")]
     run.cells.append(nbformat.v4.new_markdown_cell("my own note"))
     nbformat.write(run, path)
     monkeypatch.setenv("PATH", "")  # no git on this machine
-    reset.reset(number)
+    reset.reset(stores_outputs)
     again = nbformat.read(path, 4)
     assert "my own note" not in path.read_text()
     assert [cell.outputs for cell in again.cells if cell.get("outputs")] == stored
-    assert "left as it is" in reset.reset(number)[0]
+    assert "left as it is" in reset.reset(stores_outputs)[0]
 
 
 @pytest.mark.parametrize("lesson", ["4", "99", "", None, "04_ddp"])
-def test_an_unknown_lesson_is_refused_with_the_list(here, lesson, capsys, monkeypatch):
+def test_lessons_that_are_unknown_are_refused_with_the_list(here, lesson, capsys, monkeypatch):
     for how in (["reset.py"], ["reset.py", "--catch-up"]):
         monkeypatch.setattr(sys, "argv", [*how, *([lesson] if lesson is not None else [])])
         assert reset.main() == 2
@@ -131,13 +136,6 @@ def test_an_unknown_lesson_is_refused_with_the_list(here, lesson, capsys, monkey
         assert "00, 01, 02" in said
         assert "04b" in said
     assert files(here) == {}
-
-
-def test_scripts_are_the_exercises_that_a_file_answers():
-    assert SCRIPTS["02"] == ["to_the_gpu"], "best_batch is a function in a cell"
-    assert SCRIPTS["02b"] == ["accumulate"]
-    assert SCRIPTS["04"] == ["data_parallel"], "samples_of_rank is a function in a cell"
-    assert SCRIPTS["14"] == []
 
 
 def test_catching_up_fills_in_solutions_where_nothing_is(here):
@@ -151,12 +149,13 @@ def test_catching_up_fills_in_solutions_where_nothing_is(here):
     assert (work / "to_the_gpu.py").read_text() == strategies.SCRIPTS["gpu"].path.read_text()
     assert not (work / "data_parallel.py").exists(), "this lesson's own exercise is to be done"
     assert "first_run.pyisyours" in "".join(said.split()), "lines break where the path is long"
+    assert SCRIPTS["02"] == ["to_the_gpu"], "best_batch is a function in a cell"
     names = {path.name for path in work.iterdir()}
     of_before = [name for lesson in ("00", "01", "02", "02b", "03") for name in SCRIPTS[lesson]]
     assert names == {f"{name}.py" for name in of_before}
 
 
-def test_a_folder_for_scripts_that_can_not_be_written_is_a_sentence(here, monkeypatch, capsys):
+def test_folders_that_can_not_be_written_are_named_in_a_sentence(here, monkeypatch, capsys):
     (here / "work").rmdir()
     (here / "work").write_text("")
     monkeypatch.setattr(sys, "argv", ["reset.py", "--catch-up", "02"])
@@ -164,22 +163,15 @@ def test_a_folder_for_scripts_that_can_not_be_written_is_a_sentence(here, monkey
     assert capsys.readouterr().out == f"{here / 'work'} can't be written: File exists.\n"
 
 
-SCRIPTS = {number: reset.scripts(lesson) for number, lesson in lessons.lessons().items()}
-
-
-def test_catching_up_twice_knows_its_own_solutions(here):
-    reset.catch_up("02")
-    before = files(here)
-    said = "".join("".join(reset.catch_up("02")).split())  # lines break where the path is long
-    assert "first_run.pyisthesolutionalready" in said
-    assert "isyours" not in said
-    assert files(here) == before
-
-
-def test_every_solution_is_there_and_is_accepted_as_a_script(here):
+def test_catching_up_leaves_every_solution_and_knows_it_again(here):
     """All lessons before the last; what was made on the way to a solution goes again."""
     last = list(lessons.lessons())[-1]
     reset.catch_up(last)
+    before = files(here)
+    said = "".join("".join(reset.catch_up(last)).split())  # lines break where the path is long
+    assert "first_run.pyisthesolutionalready" in said
+    assert "isyours" not in said
+    assert files(here) == before
     for lesson, names in SCRIPTS.items():
         for name in names if lesson != last else ():
             path = exercise.find(name).path
@@ -191,7 +183,7 @@ def test_every_solution_is_there_and_is_accepted_as_a_script(here):
     assert not list((here / "work").glob(".*"))
 
 
-def test_what_the_lessons_before_were_for_is_their_own_text(here):
+def test_catching_up_says_what_the_lessons_before_were_for(here):
     said = " ".join(" ".join(reset.catch_up("05")).split())
     for lesson in ("00", "01", "02", "02b", "03", "04", "04b", "04c"):
         goals = reset.goals(lessons.find(lesson))

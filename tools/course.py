@@ -1,13 +1,22 @@
-"""python tools/course.py [NAME ...]
+"""python tools/course.py [NAME ...] [--claims] [--reference] [--expected FOLDER]
 
 The whole course on this machine: every notebook in order, headless, with progress. Leaves under
 logs/course/<time>/ the executed copies (.ipynb and .html), the figures as PNG, and report.html, a
-page with all results of this machine that loads nothing from the network. --expected FOLDER also
-writes there what each cell printed and drew, as text: the instructor's expected outputs.
+page with all results of this machine that loads nothing from the network. An interrupt ends the
+lesson that runs, and the report is of those before it. --expected FOLDER also writes there what
+each cell printed and drew, as text: the instructor's expected outputs.
+
+--claims (`make claims`) prints a row for each claim of the lessons with its verdict; claims.json
+and claims.txt beside the report have them too. BOOTCAMP_CLAIM_SECONDS gives every claim on time
+that budget. --reference also makes them what the course's reference machine found, unless a lesson
+is missing or failed, or a claim is contradicted. Exit code 1 if a lesson failed, or with --claims
+if a claim is contradicted.
 """
 
 import argparse
+import asyncio
 import base64
+import contextlib
 import html
 import io
 import re
@@ -16,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import interrupts
@@ -27,13 +36,14 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert import HTMLExporter
 from PIL import Image
 
-from bootcamp import machine, quietness, units
+from bootcamp import files, machine, quietness, units
 from bootcamp.experiments import claims, replay
-from bootcamp.paths import LOGS, NOTEBOOKS
+from bootcamp.paths import LOGS, NOTEBOOKS, REFERENCE
 from bootcamp.records import runs
 from bootcamp.table import Table
 
 CELL_SECONDS = 600
+INTERRUPTED = "interrupted"
 HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 EXPECTED_LINES = 24  # of a cell; more is not read in a class
 EXPECTED_LINES_OF_A_DIFF = 200  # which is what its cell is about
@@ -71,7 +81,7 @@ class Lesson:
         return first.splitlines()[0].lstrip("# ")
 
     def run(self) -> None:
-        """Execute every cell; the error of a cell is kept, not raised."""
+        """Execute every cell; the error of a cell is kept, not raised, and so is an interrupt."""
         client = NotebookClient(
             self.notebook,
             timeout=CELL_SECONDS,
@@ -79,14 +89,20 @@ class Lesson:
             on_cell_start=self._progress,
         )
         began = time.monotonic()
-        try:
-            client.execute()
-        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-            self.error = str(error)
-        except KeyboardInterrupt:
-            self.error = "interrupted"
+        # in a thread of its own, for in the main thread nbclient takes interrupts itself
+        with asyncio.Runner() as runner, ThreadPoolExecutor(1) as pool:
+            loop = runner.get_loop()
+            task = loop.create_task(_execute(client))
+            try:
+                pool.submit(loop.run_until_complete, task).result()
+            except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+                self.error = str(error)
+            except KeyboardInterrupt:
+                interrupts.ignore()  # the kernel ends, and the report is written
+                self.error, client.shutdown_kernel = INTERRUPTED, "immediate"
+                loop.call_soon_threadsafe(task.cancel)
         self.seconds = time.monotonic() - began
-        ending = "failed" if self.error else "done"
+        ending = INTERRUPTED if self.error == INTERRUPTED else "failed" if self.error else "done"
         print(f"\r{self.path.stem}: {ending} in {self.seconds:.0f} s" + " " * 24, flush=True)
 
     def _progress(self, cell, cell_index) -> None:
@@ -153,6 +169,15 @@ class Lesson:
                 page = output.get("data", {}).get("text/html", "")
                 shown += FIGURE.findall("".join(page))
         return shown
+
+
+async def _execute(client: NotebookClient) -> None:
+    """Execute a notebook; its kernel is gone afterwards, also one that was only being started."""
+    try:
+        await client.async_execute()
+    finally:
+        if client.km is not None and client.km.has_kernel:
+            await client.km.shutdown_kernel(now=True)
 
 
 def where_and_when() -> dict[str, str]:
@@ -239,6 +264,32 @@ def count_verdicts(found: dict[str, dict]) -> Table:
     return Table(rows, "Claims by kind and verdict")
 
 
+def why_no_reference(lessons: list[Lesson], found: dict[str, dict], names: list[str]) -> str:
+    """What keeps these claims from being the reference; empty if nothing does."""
+    bad = [name for name, claim in found.items() if claim["verdict"] == claims.CONTRADICTED]
+    failed = [lesson.path.stem for lesson in lessons if lesson.error]
+    reasons = {
+        "not every lesson was asked for": names,
+        f"lessons failed: {', '.join(failed)}": failed,
+        f"contradicted: {', '.join(bad)}": bad,
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def record_reference(found: dict[str, dict]) -> None:
+    """Make this what the reference machine found; no number has more than four digits."""
+    kept = {
+        name: {
+            key: round(value, 4) if isinstance(value, float) else value
+            for key, value in claim.items()
+            if key != "name"
+        }
+        for name, claim in found.items()
+    }
+    content = {"machine": machine.describe(), "date": time.strftime("%Y-%m-%d"), "claims": kept}
+    files.write_json(REFERENCE / claims.FILE, content)
+
+
 def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Path) -> Path:
     """One page: the machine, claims tested, how each lesson went, its figures, every run."""
     parts = [f"<h1>The bootcamp on this machine</h1><p>{time.strftime('%d %B %Y, %H:%M')}</p>"]
@@ -278,64 +329,73 @@ def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Pat
     return page
 
 
-def chosen(names: list[str], folder: Path) -> list[Lesson]:
-    """The lessons whose files begin with one of these names, all without names, in order.
+def keep_claims(found: dict[str, dict], folder: Path, show_each: bool) -> None:
+    """Write the claims as data and as text; print their counts, and each of them if asked to."""
+    each, counts = list_claims(found), count_verdicts(found)
+    files.write_json(folder / "claims.json", {"machine": machine.describe(), "claims": found})
+    (folder / "claims.txt").write_text(f"{each}\n\n{counts}\n")
+    if found:
+        print(*([each, counts] if show_each else [counts]), sep="\n\n")
 
-    Raises LessonError for a name with which none begins.
-    """
-    return [Lesson(path, folder) for path in named(names, sorted(NOTEBOOKS.glob("*.ipynb")))]
 
-
-def prepared(names: list[str], folder: Path, *others: Path) -> list[Lesson]:
-    """The chosen lessons, with the folders for what they leave made.
-
-    Raises LessonError, also for a folder that can't be written.
-    """
-    lessons = chosen(names, folder)
-    for each in (*others, folder):
-        try:
-            each.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LessonError(f"{each} can't be written: {error.strerror}.") from None
+def run_lessons(paths: list[Path], folder: Path, expected: Path | None) -> list[Lesson]:
+    """Run and save the lessons one after another, none after an interrupt."""
+    lessons = []
+    with contextlib.suppress(KeyboardInterrupt):  # between two of them
+        for path in paths:
+            lesson = Lesson(path, folder)
+            lesson.run()
+            lessons.append(lesson)
+            lesson.save()
+            if expected:
+                (expected / f"{path.stem}.md").write_text(lesson.expected())
+            if lesson.error == INTERRUPTED:
+                break
     return lessons
-
-
-def executed(lessons: list[Lesson]) -> Iterator[Lesson]:
-    """Run the lessons one after another, none after an interrupt."""
-    for lesson in lessons:
-        lesson.run()
-        yield lesson
-        if lesson.error == "interrupted":
-            return
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="lessons to run, such as 04 (default: all)")
     parser.add_argument("--expected", type=Path, help="a folder for the expected outputs as text")
+    parser.add_argument("--claims", action="store_true", help="print every claim with its verdict")
+    parser.add_argument("--reference", action="store_true", help="record the claims as reference")
     args = parser.parse_args()
     interrupts.accept()
     folder = LOGS / "course" / time.strftime("%Y%m%d-%H%M%S")
     try:
-        wanted = prepared(args.names, folder, *filter(None, [args.expected]))
+        wanted = named(args.names, sorted(NOTEBOOKS.glob("*.ipynb")))
+        for each in filter(None, (args.expected, folder)):
+            each.mkdir(parents=True, exist_ok=True)
     except LessonError as error:
         print(error)
+        return 2
+    except OSError as error:
+        print(f"{error.filename} can't be written: {error.strerror}.")
         return 2
     if args.expected and not (found := quietness.measure()).is_quiet:
         print(f"{found}\nExpected outputs are recorded on a quiet machine only.")
         return 2
-    began, lessons = time.time(), []
-    for lesson in executed(wanted):
-        lessons.append(lesson)
-        lesson.save()
-        if args.expected:
-            (args.expected / f"{lesson.path.stem}.md").write_text(lesson.expected())
+    if args.claims:
+        print(quietness.measure())
+    began = time.time()
+    lessons = run_lessons(wanted, folder, args.expected)
+    interrupts.ignore()  # the report is written now, whatever is pressed
     made = [run for run in runs.all_runs() if run.config.get("started_unix_seconds", 0) >= began]
     found = claims.read_notes(since=began)
     page = report(lessons, made, found, folder)
-    print(*([count_verdicts(found)] if found else []))
+    keep_claims(found, folder, args.claims)
+    if args.reference:
+        why_not = why_no_reference(lessons, found, args.names)
+        print(f"Not recorded: {why_not}." if why_not else "Recorded as the reference.")
+        if not why_not:
+            record_reference(found)
+    finished = sum(not lesson.error for lesson in lessons)
+    if len(lessons) < len(wanted) or lessons[-1].error == INTERRUPTED:
+        print(f"Interrupted: {finished} of {len(wanted)} lessons ran to their end.")
     print(f"The report is {page}", flush=True)
-    return 1 if any(lesson.error for lesson in lessons) else 0
+    contradicted = any(claim["verdict"] == claims.CONTRADICTED for claim in found.values())
+    return 1 if finished < len(wanted) or (args.claims and contradicted) else 0
 
 
 if __name__ == "__main__":

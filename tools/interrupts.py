@@ -11,3 +11,8 @@ def accept() -> None:
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ignore() -> None:
+    """Take no more SIGINT: what is left to do is short, and has to be done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

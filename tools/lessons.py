@@ -131,14 +131,15 @@ def find(number: str | None) -> Lesson:
 
 
 def named(names: list[str], paths: list[Path]) -> list[Path]:
-    """The files whose names begin with one of these, all without names.
+    """The files of these lessons, all without names: by number, or by how their names begin.
 
-    Raises LessonError for a name with which no file's begins.
+    Raises LessonError for a name of no lesson.
     """
-    for name in names:
-        if not name or not any(path.stem.startswith(name) for path in paths):
+    begins = [f"{name}_" if name in notebooks() else name for name in names]  # 04 is not 04b
+    for name, begin in zip(names, begins, strict=True):
+        if not name or not any(path.stem.startswith(begin) for path in paths):
             raise LessonError(f"There is no lesson {name!r}: there are {', '.join(notebooks())}.")
-    return [path for path in paths if not names or path.stem.startswith(tuple(names))]
+    return [path for path in paths if not names or path.stem.startswith(tuple(begins))]
 
 
 def path_to(number: str) -> list[str]:

@@ -9,6 +9,7 @@ needs.
 """
 
 import argparse
+import contextlib
 import itertools
 import shutil
 import subprocess
@@ -74,13 +75,9 @@ def as_it_came(lesson: lessons.Lesson) -> bytes:
     name = f"notebooks/{lesson.file}.ipynb"
     if lessons.ROOT != OWN:  # the reader has copies of the notebooks: tools/lab.py
         return (lessons.ROOT / name).read_bytes()
-    try:
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no clone
         show = ["git", "-C", str(lessons.ROOT), "show", f"HEAD:./{name}"]
-        done = subprocess.run(show, capture_output=True)
-    except OSError:  # no git on this machine
-        done = None
-    if done is not None and done.returncode == 0:
-        return done.stdout
+        return subprocess.run(show, capture_output=True, check=True).stdout
     made = notebooks.from_source(lesson.source)
     stored = {cell.source: cell for cell in cells_of(NOTEBOOKS / f"{lesson.file}.ipynb")}
     for cell in made.cells:
@@ -134,10 +131,8 @@ def goals(lesson: lessons.Lesson) -> str:
 
 
 def indented(text: str) -> list[str]:
-    indent = "    "
-    return textwrap.wrap(
-        text, 96, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
+    lines = textwrap.wrap(text, 92, break_on_hyphens=False)
+    return [f"    {line}" for line in lines]
 
 
 def main() -> int:

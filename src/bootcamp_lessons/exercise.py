@@ -12,7 +12,10 @@ from bootcamp.classroom import journal
 from bootcamp.classroom.tasks import NotTried, PythonSource, ScriptTask, Task, Wrong
 from bootcamp.paths import shown
 from bootcamp.scripts import diff, strategies
+from bootcamp_lessons import lesson_times
 from bootcamp_lessons.exercises import EXERCISES
+
+lesson_times.watch()
 
 
 @dataclass(frozen=True)

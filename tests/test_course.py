@@ -1,0 +1,195 @@
+"""`make course`: which lessons it runs, what an interrupt leaves, and the minutes of a lesson."""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import course
+import lessons
+import nbformat
+import psutil
+import pytest
+
+from bootcamp import paths
+from bootcamp.classroom import journal
+from bootcamp.experiments import claims
+from bootcamp.launcher import process_tree
+from bootcamp.paths import NOTEBOOKS, ROOT
+from bootcamp_lessons import lesson_times
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["04"], ["04_ddp"]),
+        (["08"], ["08_hsdp"]),
+        (["04_"], ["04_ddp"]),
+        (["08_hsdp", "01"], ["01_cpu_baseline", "08_hsdp"]),
+        (["07b"], ["07b_checkpoints"]),
+        (["1"], ["10_planning", "11_serving", "12_clinic", "13_bring_your_own"]),
+        ([], ["00_start_here", "01_cpu_baseline"]),
+    ],
+)
+def test_lessons_are_named_by_number_or_by_how_they_begin(names, chosen):
+    found = [path.stem for path in lessons.named(names, sorted(NOTEBOOKS.glob("*.ipynb")))]
+    assert found[: len(chosen)] == chosen
+    assert len(found) == len(chosen) or names in ([], ["1"])
+
+
+@pytest.mark.parametrize("tool", ["notebooks", "course"])
+@pytest.mark.parametrize("wrong", ["99", "4", ""])
+def test_names_of_no_lesson_are_refused_before_anything_runs(tool, wrong, monkeypatch, capsys):
+    command = importlib.import_module(tool)
+    monkeypatch.setattr(sys, "argv", [tool, "04", wrong])
+    assert command.main() == 2
+    said = capsys.readouterr().out
+    assert said.startswith(f"There is no lesson {wrong!r}: there are 00, 01, 02, 02b,")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("logs", "more"), [("file", []), ("", ["--expected", "file"])])
+def test_results_that_can_not_be_kept_are_not_made(logs, more, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(course, "LOGS", tmp_path / logs)
+    monkeypatch.setattr(course.Lesson, "run", lambda lesson: pytest.fail("it ran"))
+    monkeypatch.setattr(sys, "argv", ["course", "04", *more])
+    assert course.main() == 2
+    said = capsys.readouterr().out
+    assert "file" in said
+    assert "can't be written: " in said
+    assert said.count("\n") == 1
+
+
+COURSE = """import sys, course
+from pathlib import Path
+course.NOTEBOOKS = Path("notebooks")
+sys.argv = ["course.py"]
+sys.exit(course.main())"""
+CELLS = {"00_short": "1 + 1", "01_long": "open('began', 'w').close()\nimport time\ntime.sleep(60)"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["in a cell", "at a kernel's start"])
+def test_interrupts_leave_a_report_and_no_kernel(when, tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    for name, code in CELLS.items():
+        title = nbformat.v4.new_markdown_cell(f"# {name}")
+        cells = [title, nbformat.v4.new_code_cell(code)]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        nbformat.write(notebook, tmp_path / "notebooks" / f"{name}.ipynb")
+    places = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tools'}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", COURSE],
+        cwd=tmp_path,
+        env=os.environ | places | {"BOOTCAMP_LOGS": str(tmp_path / "logs")},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert any("00_short: done" in line for line in command.stdout)
+        began = tmp_path / "notebooks" / "began"
+        while not (kernels := psutil.Process(command.pid).children()):
+            time.sleep(0.01)
+        while when == "in a cell" and not began.exists():
+            time.sleep(0.01)
+        command.send_signal(signal.SIGINT)
+        said = command.stdout.read()
+    assert began.exists() == (when == "in a cell")
+    assert "01_long: interrupted" in said
+    assert "Interrupted: 1 of 2 lessons ran to their end." in said
+    assert command.returncode == 1
+    assert not any(process_tree.is_alive(kernel.pid) for kernel in kernels)
+    (report,) = tmp_path.glob("logs/course/*/report.html")
+    assert f"The report is {report}" in said
+    assert "00_short" in report.read_text()
+
+
+def run_course(monkeypatch, folder, *arguments, errors=(None,), found=()) -> tuple[int, list[str]]:
+    """The exit code of the command and the lessons that ran, with these errors and claims."""
+    ran = []
+
+    def run(lesson):
+        lesson.error = errors[len(ran) % len(errors)]
+        ran.append(lesson.path.stem)
+
+    monkeypatch.setattr(course, "LOGS", folder)
+    monkeypatch.setattr(course, "REFERENCE", folder)
+    monkeypatch.setattr(course.Lesson, "run", run)
+    monkeypatch.setattr(course.Lesson, "save", lambda lesson: None)
+    monkeypatch.setattr(course, "report", lambda *_: folder)
+    monkeypatch.setattr(course.claims, "read_notes", lambda since: dict(found))
+    monkeypatch.setattr(course.interrupts, "ignore", lambda: None)
+    monkeypatch.setattr(course.quietness, "measure", lambda: "quiet")
+    monkeypatch.setattr(sys, "argv", ["course", *arguments])
+    return course.main(), ran
+
+
+def test_lessons_after_an_interrupt_are_not_run(monkeypatch, tmp_path):
+    how = {"errors": [course.INTERRUPTED]}
+    assert run_course(monkeypatch, tmp_path, "00", "01", **how) == (1, ["00_start_here"])
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "verdict", "code", "says"),
+    [
+        ([], None, claims.SUPPORTED, 0, "Recorded as the reference."),
+        (["00"], None, claims.SUPPORTED, 0, "Not recorded: not every lesson was asked for."),
+        ([], "x", claims.SUPPORTED, 1, "Not recorded: lessons failed: 00_start_here, "),
+        ([], None, claims.CONTRADICTED, 1, "Not recorded: contradicted: speed."),
+    ],
+)
+def test_claims_are_a_reference_if_all_ran_and_none_is_contradicted(
+    names, error, verdict, code, says, monkeypatch, tmp_path, capsys
+):
+    claim = {"name": "speed", "kind": "time", "verdict": verdict, "measured": "", "sentence": "x"}
+    how = {"errors": [error], "found": {"speed": claim | {"effect": 1.23456}}}
+    flags = ["--claims", "--reference"]
+    assert run_course(monkeypatch, tmp_path, *names, *flags, **how)[0] == code
+    assert says in capsys.readouterr().out
+    recorded = tmp_path / claims.FILE
+    assert recorded.exists() == says.startswith("Recorded")
+    assert not recorded.exists() or json.loads(recorded.read_text())["claims"]["speed"] == {
+        "kind": "time", "verdict": verdict, "measured": "", "sentence": "x", "effect": 1.2346,
+    }  # fmt: skip
+    (written,) = tmp_path.glob("course/*/claims.json")
+    assert "speed" in json.loads(written.read_text())["claims"]
+
+
+def test_minutes_of_a_lesson_are_those_of_its_kernels(tmp_path, monkeypatch):
+    registered, clock = {}, [1000.0]
+    shell = SimpleNamespace(events=SimpleNamespace(register=registered.__setitem__))
+    ipython = SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setattr(paths, "WORK", tmp_path)
+    monkeypatch.setattr(lesson_times.time, "time", lambda: clock[0])
+    for lesson in ("04_ddp-Copy1", "mine", ""):  # no lessons of the course
+        monkeypatch.setenv("JPY_SESSION_NAME", f"notebooks/{lesson}.ipynb")
+        lesson_times.watch()
+        assert registered == {}
+    monkeypatch.setenv("JPY_SESSION_NAME", str(NOTEBOOKS / "04_ddp.ipynb"))
+    for kernel_began, cells in ((900.0, (1000.0, 1500.0)), (90_000.0, (90_060.0,))):
+        process = SimpleNamespace(create_time=lambda began=kernel_began: began)
+        monkeypatch.setattr(lesson_times.psutil, "Process", lambda it=process: it)
+        lesson_times.watch()
+        for clock[0] in cells:
+            registered["post_run_cell"](None)
+    assert lesson_times.minutes() == {"04_ddp": pytest.approx(10 + 1)}
+    (tmp_path / journal.FILE).write_text(json.dumps({"times": 7}))
+    registered["post_run_cell"](None)  # which stops nobody
+
+
+@pytest.mark.slow
+def test_kernels_of_a_jupyter_server_note_their_lesson(tmp_path):
+    """A real kernel, told by its environment which notebook it is for."""
+    cells = ["from bootcamp import exercise", "1 + 1"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    session = {"JPY_SESSION_NAME": "notebooks/04_ddp.ipynb", "BOOTCAMP_WORK": str(tmp_path)}
+    client = course.NotebookClient(notebook)
+    client.execute(env=os.environ | session)
+    (times,) = json.loads((tmp_path / journal.FILE).read_text())["times"]["04_ddp"].items()
+    assert 0 < times[1] - float(times[0]) < 600
