@@ -1,5 +1,6 @@
 """What is installed, what may be left out, and who is told: pip is played by a function here."""
 
+import importlib.metadata
 import os
 import shlex
 import shutil
@@ -10,6 +11,8 @@ from types import SimpleNamespace
 
 import install
 import pytest
+
+from bootcamp.launcher import arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -159,6 +162,23 @@ def test_torch_can_come_from_another_index(monkeypatch):
     monkeypatch.setenv("TORCH_INDEX", "https://torch.example/cpu")
     steps = install.steps(["serving"])
     assert [s.what for s in steps if "https://torch.example/cpu" in s.arguments] == ["torch"]
+
+
+def test_lesson_fetches_what_it_uses_in_an_environment_of_make(monkeypatch, tmp_path):
+    def not_there(_):
+        raise importlib.metadata.PackageNotFoundError
+
+    called = []
+    monkeypatch.setattr(arguments.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(arguments.importlib.metadata, "version", not_there)
+    monkeypatch.setattr(arguments.subprocess, "run", called.append)
+    assert not arguments.available("lightning", fetch=True)
+    (tmp_path / ".ready").touch()
+    assert not arguments.available("lightning")
+    assert called == []
+    assert not arguments.available("lightning", fetch=True)
+    assert called == [[sys.executable, ROOT / "tools" / "install.py", "frameworks"]]
+    assert set(arguments.GROUPS.values()) <= set(install.groups())
 
 
 @pytest.fixture

@@ -766,6 +766,13 @@ BUGS = (
         ("tests/test_preflight.py", "-k", "before"),
     ),
     Bug(
+        "a lesson asks for a package and gets none",
+        "src/bootcamp/launcher/arguments.py",
+        'if not fetch or not Path(sys.prefix, ".ready").exists():',
+        "if fetch:",
+        ("tests/test_install.py",),
+    ),
+    Bug(
         "every make installs again",
         "tools/install.py",
         "if download or outdated or not step.is_done(here)",
