@@ -52,7 +52,7 @@ def test_this_machine_is_ready_for_the_lessons():
     assert said["host"] == socket.gethostname()
     assert rows["Python"]["verdict"] == rows["packages: lab"]["verdict"] == checks.READY
     assert all(row["to do"] or row["verdict"] == checks.READY for row in rows.values())
-    for name in ("simulated hosts", "C++ compiler", "Chromium", "pandoc", "device leases"):
+    for name in ("simulated hosts", "C++ compiler", "Chromium", "device leases"):
         assert rows[name]["needed"], name
 
 
@@ -236,7 +236,6 @@ def test_what_is_missing_for_single_lessons_stops_nothing():
     env = {"BOOTCAMP_WITHOUT": "hosts,horovod,chromium", "BOOTCAMP_LEASES": "off"}
     code, _, rows = check("--only", "extras", env=env)
     assert code == 0
-    assert rows.pop("pandoc")["verdict"] == checks.READY
     assert {row["verdict"] for row in rows.values()} == {checks.LIMITS}
 
 

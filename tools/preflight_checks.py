@@ -305,14 +305,11 @@ def extras(_) -> list[dict]:
     if version("torch") and not version("horovod") and build.failed_log().exists():
         no_compiler = f"Horovod did not build: see {build.failed_log()}"
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    pandoc = shutil.which("pandoc") or version("pypandoc_binary")
     given = [  # what it is, what is in the way, what else is found, what needs it, what to do
         ("C++ compiler", no_compiler, f"found, Horovod {built}", "lesson 05, to build Horovod")
         + ("Without it lesson 05 shows a recorded run.",),
         ("Chromium", None if chromium and not is_hidden("chromium") else "none", "found")
         + ("to test pages and print slides", "For instructors: on Debian, apt install chromium."),
-        ("pandoc", None if pandoc else "none", "found", "to make slides")
-        + (f"For instructors: {INSTALL} It brings a pandoc of its own.",),
     ]
     if all(map(version, wanted()["core"])):
         from bootcamp.launcher import device_locks, simulated_hosts
