@@ -157,13 +157,6 @@ def test_runs_that_cannot_be_compared_are_refused_with_the_reason(put, change, h
     assert "<table" in dashboard.compare_runs(chosen, "table")
 
 
-def test_cpu_ranks_are_never_drawn_as_gpus(put):
-    gpu = put("g", machine=MACHINE | {"gpus": ["A GPU"]}, device="cuda:0", processes=1)
-    shown = dashboard.compare_runs([put("c"), gpu], "speed")
-    assert "2 ranks (CPU)" in shown
-    assert "1 rank (GPU)" in shown
-
-
 def test_too_many_runs_and_runs_that_are_gone_or_incomplete_are_refused(put, logs):
     run = put("a")
     with pytest.raises(ValueError, match="choose 12 or fewer"):

@@ -65,15 +65,6 @@ def test_waiting_in_a_broadcast_is_not_for_ranks_that_come_later(tmp_path):
     assert milliseconds(steps[1]["sending"]) == [(5, 6)]
 
 
-def test_sending_alone_can_be_hidden(tmp_path):
-    first = write(tmp_path / "0.json", [(REDUCE, 4, 8)], compute=[("aten::mm", 0, 6)])
-    second = write(tmp_path / "1.json", [(REDUCE, 5, 8)])
-    step = trace.separate_waiting({0: first, 1: second}, world=2)[0]
-    for kind, hidden in (("communicate", 2e-3), ("sending", 1e-3)):
-        both = trace.intersect_intervals(step["compute"], step[kind])
-        assert trace.total_seconds(both) == pytest.approx(hidden)
-
-
 @pytest.mark.parametrize(
     ("calls", "others"),
     [
