@@ -5,59 +5,30 @@ import os
 
 import pytest
 import torch
-from trained import PROOF, baseline, trained
+from trained import PROOF, trained
 
-from bootcamp import machine
-from bootcamp.experiments import equality
 from bootcamp.launcher import process_tree
 from bootcamp.launcher.launch import Options
 from bootcamp.records import trace
-from bootcamp.scripts import variants
 from bootcamp_lessons import exercise
 from bootcamp_lessons.labs import faster_step
 
 PATIENT = {"options": Options(hang_seconds=600)}  # as in the lesson, whose runs these are
-MLP = {"model": "mlp", "steps": 20, "global_batch": 12}
 
 
-@pytest.mark.proves("compile")
-@pytest.mark.skipif(
-    machine.find_missing_for_inductor(torch.__path__[0]) is not None,
-    reason="no C++ for inductor here",
-)
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_a_compiled_model_trains_what_the_baseline_trains(optimizer):
-    run = trained("compile", 1, backend="inductor", optimizer=optimizer, **MLP, **PATIENT)
-    equality.same_training(run, baseline(optimizer=optimizer, **MLP))
-    assert run.ranks[0]["compiled_graphs"] == 1, "it was not compiled, so nothing is proved"
-
-
-@pytest.mark.proves("compile")
-def test_a_gpt_is_one_graph_too():
-    run = trained("compile", 1, backend="aot_eager", optimizer="sgd", **PROOF, **PATIENT)
-    equality.same_training(run, baseline(optimizer="sgd", **PROOF))
-    assert run.ranks[0]["compiled_graphs"] == 1
-    assert run.ranks[0]["activation_bytes"] is None, "fused kernels' memory is not seen"
-
-
-@pytest.mark.rejects("a compiled copy of the model")
-def test_rejects_a_compiled_copy_of_the_model():
-    line = "compiled = torch.compile(model, backend=args.backend)"
-    copied = "import copy\ncompiled = torch.compile(copy.deepcopy(model), backend='eager')"
-    wrong = variants.variant("compile", "compiled_copy", {line: copied})
-    run = trained(wrong, 1, optimizer="sgd", **MLP, **PATIENT)
-    assert equality.compare(run, baseline(optimizer="sgd", **MLP)).failed
-
-
-def test_a_plain_run_has_made_no_graph():
-    assert trained("gpu", 1, **MLP).ranks[0]["compiled_graphs"] == 0
+@pytest.mark.parametrize(("script", "graphs"), [("compile", 1), ("gpu", 0)])
+def test_graphs_of_a_run_are_counted(script, graphs):
+    own = {"backend": "aot_eager", **PATIENT} if graphs else {}
+    (rank,) = trained(script, 1, optimizer="sgd", **PROOF, **own).ranks
+    assert rank["compiled_graphs"] == graphs
+    assert (rank["activation_bytes"] is None) == bool(graphs), "fused kernels' memory is not seen"
 
 
 def event(name, begin, length, category="cpu_op", thread=1):
     return {"ph": "X", "name": name, "cat": category, "ts": begin, "dur": length, "tid": thread}
 
 
-def test_an_operators_own_time_is_without_what_it_calls(tmp_path):
+def test_own_time_of_an_operator_is_without_what_it_calls(tmp_path):
     step = event("training_step", 100, 100, "user_annotation")
     calls = [event("linear", 110, 50), event("mm", 120, 20), event("copy_", 130, 5)]
     others = [event("mm", 145, 10), event("mm", 20, 50), event("mm", 150, 30, thread=2)]
@@ -72,7 +43,7 @@ def test_an_operators_own_time_is_without_what_it_calls(tmp_path):
         trace.time_operators(path)
 
 
-def test_the_operators_own_times_add_up_to_the_time_in_operators():
+def test_own_times_of_operators_add_up_to_the_time_in_operators():
     run = trained("gpu", 1, steps=8, global_batch=12, trace_step=6)
     path = run.folder / "ranks" / "0.trace.json"
     own = sum(seconds for _, seconds in trace.time_operators(path).values())
@@ -102,7 +73,7 @@ def test_rounding_is_to_the_nearest_and_ties_go_to_the_even_one():
         (9, 9, 4, 1, 18),
     ],
 )
-def test_a_batch_takes_the_longest_of_three(read, train, workers, cores, expected):
+def test_seconds_of_a_batch_are_the_longest_of_three(read, train, workers, cores, expected):
     assert faster_step.predict_batch_seconds(read, train, workers, cores) == expected
 
 
@@ -126,14 +97,14 @@ def with_print(gradient, longest):
     ("given", "says"),
     [(with_item, "Tensor.item()"), (with_if, "An if on a tensor"), (with_print, "builtin")],
 )
-def test_right_values_from_a_broken_graph_are_no_solution(given, says):
+def test_values_from_a_broken_graph_are_no_solution(given, says):
     result = str(exercise.try_out(exercise.find("one_graph"), given))
     assert "Not solved" in result
     assert "The values are right." in result
     assert says in result
 
 
-def test_a_process_that_waits_for_its_compiler_is_busy():
+def test_cpu_seconds_of_ended_children_count():
     before = process_tree.read_cpu_seconds(os.getpid())
     child = os.fork()
     if not child:

@@ -56,9 +56,9 @@ def test_its_ranks_are_started_by_horovodrun():
     assert "    the ranks' numbers: mean 0.5, sum 1.0, rank 0's 0.0" in said
 
 
-@pytest.mark.parametrize("framework", ["horovod", "lightning", "accelerate"])
+@pytest.mark.parametrize("framework", ["horovod", "lightning", "accelerate", "megatron"])
 def test_where_it_is_missing_one_sentence_says_how_to_get_it(framework, monkeypatch):
-    monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod,lightning,accelerate")
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod,lightning,accelerate,megatron")
     assert not launch.available(framework)
     with pytest.raises(launch.RunRefused, match=f"{framework.capitalize()} is not installed here"):
         launch.launch(framework, 2, **FLAGS)

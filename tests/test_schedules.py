@@ -6,54 +6,49 @@ import os
 import pytest
 from trained import trained
 
-from bootcamp.costs import pipeline_schedules
-from bootcamp.costs.pipeline_schedules import Action, Impossible, Kept, Span
+from bootcamp.costs import pipeline_schedules as schedules
+from bootcamp.costs.pipeline_schedules import SCHEDULES, Action, Impossible, Kept, Span
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.records import runs
 from bootcamp.scripts.variants import variant
-from bootcamp.train import pipeline_stages
 from bootcamp_lessons import pipeline_tables
 
 GRID = [(ranks, m) for ranks in (2, 3, 4, 8) for m in range(1, 25)]
 
 
 def timetable(schedule, ranks, micro_batches, **seconds):
-    return pipeline_schedules.simulate(
-        pipeline_schedules.plan(schedule, ranks, micro_batches), **seconds
-    )
+    return schedules.simulate(schedules.plan(schedule, ranks, micro_batches), **seconds)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
-def test_the_bubble_is_the_papers(schedule):
+def test_bubble_is_the_papers(schedule):
     compared = 0
     for ranks, m in GRID:
-        said = pipeline_schedules.bubble_by_formula(schedule, ranks, m)
-        if said is None or m < pipeline_schedules.LEAST.get(schedule, 0) * ranks:
+        said = schedules.bubble_by_formula(schedule, ranks, m)
+        if said is None or m < schedules.LEAST.get(schedule, 0) * ranks:
             continue
-        assert pipeline_schedules.bubble(timetable(schedule, ranks, m)) == pytest.approx(said)
+        assert schedules.bubble(timetable(schedule, ranks, m)) == pytest.approx(said)
         compared += 1
     assert compared > 20
 
 
-def test_a_bubble_does_not_depend_on_how_long_a_backward_takes():
+def test_bubble_does_not_depend_on_how_long_a_backward_takes():
     for backward in (0.5, 1.0, 3.0):
         spans = timetable("1f1b", 4, 8, backward_seconds=backward)
-        assert pipeline_schedules.bubble(spans) == pytest.approx(3 / 8)
-        assert pipeline_schedules.idle_share(spans) == pytest.approx([3 / 11] * 4)
+        assert schedules.bubble(spans) == pytest.approx(3 / 8)
+        assert schedules.idle_share(spans) == pytest.approx([3 / 11] * 4)
 
 
-def test_half_backwards_leave_a_third_of_the_bubble():
+def test_zero_bubble_leaves_a_third_of_the_bubble():
     """Qi et al., 2023: (p-1)(F + I - W) is waited for instead of (p-1)(F + I + W)."""
     for ranks, m in GRID:
         if m % ranks == 0:
             said = (ranks - 1) / (2 * m) / 3
-            assert pipeline_schedules.bubble(timetable("zero-bubble", ranks, m)) == pytest.approx(
-                said
-            )
+            assert schedules.bubble(timetable("zero-bubble", ranks, m)) == pytest.approx(said)
 
 
-def test_in_zb_v_no_rank_waits_between_its_first_and_its_last_action():
+def test_ranks_of_zb_v_never_wait_between_its_first_and_its_last_action():
     """Qi et al., 2023, section 6: with F, I and W of one length; held is what 1F1B's rank 0 holds.
 
     What is left is that rank p-1 begins p-1 half forwards later than rank 0: (p-1)/(6m).
@@ -63,52 +58,47 @@ def test_in_zb_v_no_rank_waits_between_its_first_and_its_last_action():
             continue  # too few to fill the V
         spans = timetable("zb-v", ranks, m, forward_seconds=1 / 2, backward_seconds=1)
         for of_rank, busy in zip(
-            pipeline_schedules.group_by_rank(spans),
-            pipeline_schedules.busy_seconds(spans),
+            schedules.group_by_rank(spans),
+            schedules.busy_seconds(spans),
             strict=True,
         ):
             assert of_rank[-1].ended - of_rank[0].began == pytest.approx(busy)
-        assert pipeline_schedules.bubble(spans) == pytest.approx((ranks - 1) / (6 * m))
-        assert pipeline_schedules.most_in_flight(spans) == [2 * ranks] * ranks  # halves of a model
+        assert schedules.bubble(spans) == pytest.approx((ranks - 1) / (6 * m))
+        assert schedules.most_in_flight(spans) == [2 * ranks] * ranks  # halves of a model
 
 
-@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
-def test_a_plan_has_each_action_once(schedule):
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_plan_has_each_action_once(schedule):
     for ranks, m in GRID:
         try:
-            plan = pipeline_schedules.plan(schedule, ranks, m)
+            orders = schedules.plan(schedule, ranks, m)
         except Impossible:
             continue
-        for rank, order in enumerate(plan):
+        for rank, order in enumerate(orders):
             assert len(order) == len(set(order))
-            for stage in pipeline_schedules.stages_of_rank(schedule, rank, ranks):
+            for stage in schedules.stages_of_rank(schedule, rank, ranks):
                 for kinds in ("F", "BI", "BW"):
                     done = [a.micro_batch for a in order if a.stage == stage and a.kind in kinds]
                     assert sorted(done) == list(range(m))
-        assert pipeline_schedules.makespan(pipeline_schedules.simulate(plan)) > 0, (
-            "the plan goes through"
-        )
+        assert schedules.makespan(schedules.simulate(orders)) > 0, "the plan goes through"
 
 
-def test_what_is_in_flight():
+def test_micro_batches_in_flight_by_formula():
     for ranks, m in GRID:
-        assert pipeline_schedules.most_in_flight(timetable("gpipe", ranks, m)) == [m] * ranks
+        assert schedules.most_in_flight(timetable("gpipe", ranks, m)) == [m] * ranks
         if m >= ranks:
             spans = timetable("1f1b", ranks, m)
-            assert pipeline_schedules.most_in_flight(spans) == list(range(ranks, 0, -1))
+            assert schedules.most_in_flight(spans) == list(range(ranks, 0, -1))
 
 
-@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_every_stage_lies_on_one_rank(schedule, ranks):
-    held = [
-        i for rank in range(ranks) for i in pipeline_schedules.stages_of_rank(schedule, rank, ranks)
-    ]
-    assert sorted(held) == list(range(ranks * pipeline_schedules.CHUNKS[schedule]))
-    assert list(pipeline_stages.NAMES_IN_TORCH) == list(pipeline_schedules.SCHEDULES)
+def test_stages_lie_on_one_rank(schedule, ranks):
+    held = [i for rank in range(ranks) for i in schedules.stages_of_rank(schedule, rank, ranks)]
+    assert sorted(held) == list(range(ranks * schedules.CHUNKS[schedule]))
 
 
-def test_a_simulation_by_hand():
+def test_simulation_by_hand():
     spans = timetable("gpipe", 2, 2, forward_seconds=[1, 3])
     ended = {str(span.action): span.ended for span in spans}
     assert ended == {
@@ -121,39 +111,39 @@ def test_a_simulation_by_hand():
         "B0 of stage 0": 11,
         "B1 of stage 0": 13,
     }
-    assert pipeline_schedules.hand_over_seconds(spans) == 0
+    assert schedules.hand_over_seconds(spans) == 0
     late = [
         span._replace(began=span.began + 0.5, ended=span.ended + 0.5)
         if (span.rank, span.action.kind) == (0, "B")
         else span
         for span in spans
     ]
-    assert pipeline_schedules.hand_over_seconds(late) == pytest.approx(0.5)
+    assert schedules.hand_over_seconds(late) == pytest.approx(0.5)
 
 
-def test_nobody_waits_for_the_gradient_of_the_first_stages_input():
+def test_zero_bubble_waits_for_no_gradient_of_the_first_stages_input():
     spans = timetable("zero-bubble", 2, 2, backward_seconds=4.0, input_share=0.25)
     seconds = {(s.action.kind, s.action.stage): s.ended - s.began for s in spans}
     assert (seconds["I", 0], seconds["W", 0]) == (0, 4)
     assert (seconds["I", 1], seconds["W", 1]) == (1, 3)
 
 
-@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_measured_seconds_give_back_what_was_simulated(schedule):
     given = {"forward_seconds": 2.0, "backward_seconds": 6.0, "input_share": 0.25}
     spans = timetable(schedule, 2, 4, **given)
-    found = pipeline_schedules.median_seconds(spans)
+    found = schedules.median_seconds(spans)
     assert set(found["forward_seconds"]) == {2.0}
     assert found["backward_seconds"] == pytest.approx([6.0] * len(found["backward_seconds"]))
     if schedule in ("zero-bubble", "zb-v", "dualpipe"):
         assert found["input_share"] == pytest.approx(0.25)
-    again = pipeline_schedules.simulate(pipeline_schedules.plan(schedule, 2, 4), **found)
-    assert pipeline_schedules.bubble(again) == pytest.approx(pipeline_schedules.bubble(spans))
+    again = schedules.simulate(schedules.plan(schedule, 2, 4), **found)
+    assert schedules.bubble(again) == pytest.approx(schedules.bubble(spans))
 
 
-def test_what_is_held_by_hand():
+def test_held_bytes_by_hand():
     order = [Action(kind, 0, i) for kind, i in (("F", 0), ("F", 1), ("I", 0), ("W", 0), ("B", 1))]
-    held = pipeline_schedules.most_held_bytes
+    held = schedules.most_held_bytes
     assert held(order, {0: Kept(10)}) == 20
     assert held(order, {0: Kept(10, between=3)}) == 23
     assert held(order, {0: Kept(10, between=3, gradient=1)}) == 24
@@ -171,65 +161,54 @@ def test_what_is_held_by_hand():
         ("chimera", 2, 2, "choose one of gpipe"),
     ],
 )
-def test_what_can_not_be_planned(schedule, ranks, micro_batches, sentence):
+def test_impossible_plans_say_why(schedule, ranks, micro_batches, sentence):
     with pytest.raises(Impossible, match=sentence):
-        pipeline_schedules.plan(schedule, ranks, micro_batches)
+        schedules.plan(schedule, ranks, micro_batches)
 
 
-def test_a_plan_that_waits_for_itself():
-    plan = pipeline_schedules.plan("gpipe", 2, 2)
-    plan[0] = plan[0][::-1]
+def test_plan_that_waits_for_itself_is_refused():
+    orders = schedules.plan("gpipe", 2, 2)
+    orders[0] = orders[0][::-1]
     with pytest.raises(Impossible, match="B1 of stage 0 waits for what is never done"):
-        pipeline_schedules.simulate(plan)
+        schedules.simulate(orders)
 
 
-@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
-def test_two_ranks_train_in_the_order_of_the_plan(schedule):
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_ranks_train_in_the_order_of_the_plan(schedule):
     """The runs that lesson 06b draws, and that prove each schedule equal to the baseline."""
     flags = {"global_batch": 32, "steps": 4, "micro_batches": 8, "optimizer": "sgd"}
     spans = trained("pp", 2, schedule=schedule, **flags).actions()
-    assert pipeline_schedules.list_orders(spans) == pipeline_schedules.plan(schedule, 2, 8)
+    assert schedules.list_orders(spans) == schedules.plan(schedule, 2, 8)
     assert min(span.began for span in spans) == 0
 
 
-@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
-def test_four_sleeping_ranks_follow_the_plan_and_wait(schedule):
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_sleeping_ranks_follow_the_plan_and_wait(schedule):
+    """The runs that lesson 06b draws."""
     snippet = SRC / "snippets" / "pipeline_sleep.py"
-    flags = {"schedule": schedule, "micro_batches": 8, "milliseconds": 4.0}
-    run = launch.launch(snippet, 4, device="cpu", quiet=True, **flags)
-    spans = run.actions()
-    assert pipeline_schedules.list_orders(spans) == pipeline_schedules.plan(schedule, 4, 8)
+    flags = {"schedule": schedule, "micro_batches": 8, "milliseconds": 15, "steps": 2}
+    spans = trained(snippet, 4, device="cpu", quiet=True, **flags).actions()
+    assert schedules.list_orders(spans) == schedules.plan(schedule, 4, 8)
     slept = {(s.action.kind, s.action.stage): s.ended - s.began for s in spans}
-    one = 4e-3 / pipeline_schedules.CHUNKS[schedule]
+    one = 15e-3 / schedules.CHUNKS[schedule]
     assert slept["F", 1] >= one
     assert slept.get(("B", 1), 2 * one) >= 2 * one
     assert slept.get(("I", 1), one) >= one
-    assert pipeline_schedules.makespan(spans) >= max(pipeline_schedules.busy_seconds(spans))
+    assert schedules.makespan(spans) >= max(schedules.busy_seconds(spans))
 
 
-def test_another_order_is_noticed():
-    """A rank that does two forwards before its first backward, where 1F1B wants one."""
-    spans = timetable("1f1b", 2, 4)
-    assert pipeline_schedules.list_orders(spans) == pipeline_schedules.plan("1f1b", 2, 4)
-    last = [span for span in spans if span.rank == 1]
-    first, second = last[1], last[2]
-    spans[spans.index(first)] = first._replace(action=second.action)
-    spans[spans.index(second)] = second._replace(action=first.action)
-    assert pipeline_schedules.list_orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
-
-
-def test_a_run_of_another_schedule_is_noticed():
+def test_run_of_another_schedule_is_noticed():
     name = "pipeline_stages.NAMES_IN_TORCH[args.schedule]"
     line = f"schedule_class = get_schedule_class({name})"
     other = variant("pp", "pp_other", {line: 'schedule_class = get_schedule_class("GPipe")'})
     flags = {"device": "cpu", "global_batch": 8, "steps": 2, "quiet": True}
     spans = launch.launch(other, 2, schedule="1f1b", **flags).actions()
-    assert pipeline_schedules.list_orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
-    assert pipeline_schedules.list_orders(spans) == pipeline_schedules.plan("gpipe", 2, 4)
+    assert schedules.list_orders(spans) != schedules.plan("1f1b", 2, 4)
+    assert schedules.list_orders(spans) == schedules.plan("gpipe", 2, 4)
 
 
-@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
-def test_what_two_ranks_hold_is_the_formulas(schedule):
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_peak_bytes_of_ranks_are_the_formulas(schedule):
     """The runs that lesson 06b counts."""
     flags = {"schedule": schedule, "micro_batches": 8, "global_batch": 32}
     snippet = SRC / "snippets" / "pipeline_memory.py"
@@ -243,17 +222,15 @@ def test_what_two_ranks_hold_is_the_formulas(schedule):
 
 
 def test_borders_between_ranks():
-    found = {
-        name: pipeline_schedules.count_borders(name, 0, 2) for name in pipeline_schedules.SCHEDULES
-    }
+    found = {name: schedules.count_borders(name, 0, 2) for name in SCHEDULES}
     assert found == {"gpipe": 1, "1f1b": 1, "interleaved": 3, "zero-bubble": 3} | {
         "zb-v": 2,
         "dualpipe": 2,
     }
-    assert [pipeline_schedules.count_borders("1f1b", rank, 4) for rank in range(4)] == [1, 2, 2, 1]
+    assert [schedules.count_borders("1f1b", rank, 4) for rank in range(4)] == [1, 2, 2, 1]
 
 
-def test_the_median_step_after_the_first_is_read(tmp_path):
+def test_median_step_after_the_first_is_read(tmp_path):
     os.mkdir(tmp_path / "ranks")
     for rank in range(2):
         rows = []
@@ -267,6 +244,23 @@ def test_the_median_step_after_the_first_is_read(tmp_path):
         Span(0, Action("F", 0, 0), 0, 3),
         Span(1, Action("F", 1, 0), 1, 4),
     ]
-    assert pipeline_schedules.makespan(run.actions(step=0)) == 2
+    assert schedules.makespan(run.actions(step=0)) == 2
     with pytest.raises(FileNotFoundError, match="no pipeline's run"):
         runs.Run(tmp_path / "ranks").actions()
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble"])
+def test_rank_that_raises_within_a_schedule_ends_all(schedule):
+    """The others wait for it within torch's schedule."""
+    line = "pipeline_stages.record_actions(context.run_dir, rank, stages)"
+    fails = "def fails(*inputs):\n    raise ValueError('in the middle')\n"
+    change = {line: f"{fails}if rank == 1:\n    model[0].forward = fails\n{line}"}
+    flags = {"schedule": schedule, "device": "cpu", "global_batch": 8, "quiet": True}
+    with pytest.raises(launch.RankFailed, match="(?s)rank 1.*ValueError: in the middle"):
+        launch.launch(variant("pp", "pp_raises", change), 2, **flags)
+
+
+def test_every_action_is_recorded():
+    flags = {"schedule": "gpipe", "micro_batches": 3, "steps": 2, "global_batch": 6}
+    text = (trained("pp", 2, **flags).folder / "ranks" / "1.actions.jsonl").read_text()
+    assert len(text.splitlines()) == 2 * 2 * 3, "steps x (F and B) x micro-batches"

@@ -11,18 +11,21 @@ FLAGS = {"steps": 3, "global_batch": 24, "micro_batches": 2, "optimizer": "sgd"}
 
 
 def test_eight_ranks_hold_and_send_what_the_formulas_say():
-    """The run that test_model_parallel.py proves."""
+    """A run that test_equality.py proves."""
     run = trained("3d", 8, **FLAGS)
     table = three_axes.compare_ranks(run)
     counted, formula = three_axes.find_largest_difference(table, "parameters")
     assert counted == pytest.approx(formula, rel=1e-6)
     counted, formula = three_axes.find_largest_difference(table, "sent")
     assert counted is None or counted == pytest.approx(formula, rel=0.05)
+    table.rows[3]["parameters kB, counted"] *= 2
+    counted, formula = three_axes.find_largest_difference(table, "parameters")
+    assert counted == pytest.approx(2 * formula), "a count that is off is the furthest"
     places = [(row["pipeline"], row["data"], row["tensor"]) for row in table.rows]
     assert places == [(p, d, t) for p in (0, 1) for d in (0, 1) for t in (0, 1)]
 
 
-def test_the_formulas_of_one_rank_are_the_models():
+def test_formulas_of_one_rank_are_the_models():
     mesh = {"pipeline": 1, "data": 1, "tensor": 1}
     alone = {"mesh": mesh, "processes": 1, "global_batch": 8}
     whole = equality.baseline(steps=3, global_batch=24, optimizer="sgd").ranks[0]
@@ -33,19 +36,7 @@ def test_the_formulas_of_one_rank_are_the_models():
     assert sum(halves) == whole["parameter_bytes"]
 
 
-def test_a_count_that_is_off_is_the_furthest():
-    run = trained("3d", 8, **FLAGS)
-    table = three_axes.compare_ranks(run)
-    table.rows[3]["parameters kB, counted"] *= 2
-    counted, formula = three_axes.find_largest_difference(table, "parameters")
-    assert counted == pytest.approx(2 * formula)
-
-
-def test_the_axis_of_a_mesh_is_a_place_in_its_flag():
-    assert [three_axes.mesh_along(axis) for axis in three_axes.AXES] == ["2x1x1", "1x2x1", "1x1x2"]
-
-
-def test_no_recorded_curve_shows_its_bug():
+def test_recorded_curves_show_no_bug():
     """Every broken curve stays nearer to the right one than a step moves it, by far in most."""
     found = silent_bugs.read_curves()
     assert list(found["curves"]) == list(silent_bugs.CASES)
@@ -55,7 +46,7 @@ def test_no_recorded_curve_shows_its_bug():
         assert 1e-5 < gap["apart"] < 0.2 * gap["moves"], name
 
 
-def test_a_curve_that_shows_its_bug_would_be_noticed():
+def test_curve_that_shows_its_bug_is_noticed():
     right = [5 - step / 10 + (step % 2) / 10 for step in range(50)]
     gap = silent_bugs.compare_curves({"right": right, "wrong": [loss + 0.3 for loss in right[20:]]})
     assert gap["apart"] == pytest.approx(0.3)
