@@ -105,7 +105,7 @@ def test_parts_keep_within_their_limits_and_these_within_that_of_all():
     assert sum(most.values()) - most["bootcamp_lessons"] <= whole, "one rises where another falls"
 
 
-# the front door
+# the public interface
 
 
 def in_a_new_process(code):
