@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from bootcamp.experiments import equality
-from bootcamp.launcher.launch import Options, launch, run_command
+from bootcamp.launcher.launch import Options, launch
 from bootcamp.train import data, own_script
 from bootcamp_lessons import exercise
 from bootcamp_lessons.exercises import bring
@@ -17,11 +17,12 @@ FOLDER, PROOF = bring.FOLDER, bring.PROOF
 
 
 def test_script_as_it_came_knows_nothing_of_the_course(tmp_path):
-    text = (FOLDER / "as_it_came.py").read_text()
-    assert "bootcamp" not in text
-    command = ["python", str(FOLDER / "as_it_came.py"), "--best", str(tmp_path / "best.pt")]
-    assert "epoch 1: validation loss " in run_command(command)
+    assert "bootcamp" not in (FOLDER / "as_it_came.py").read_text()
+    run = launch(FOLDER / "as_it_came.py", 1, quiet=True, best=tmp_path / "best.pt")
+    assert "epoch 1: validation loss " in run.output(0)
     assert "1.running_mean" in torch.load(tmp_path / "best.pt")
+    with pytest.raises(ValueError, match=r"left no record .* own_script.Run"):
+        equality.compare(run, bring.run_one_process())
 
 
 @pytest.mark.parametrize("script", ["with_ddp", "with_fsdp"])
@@ -123,12 +124,6 @@ def test_validations_through_the_wrapper_on_rank_0_hang_and_name_their_line(tmp_
     assert run.summary["error"]["kind"] == "hang"
     line = path.read_text().splitlines().index("    dist.all_reduce(total)") + 1
     assert f'mine.py", line {line}' in run.summary["error"]["traceback"]
-
-
-def test_runs_without_the_seam_say_what_they_lack(tmp_path):
-    run = launch(FOLDER / "as_it_came.py", 1, quiet=True, best=tmp_path / "best.pt")
-    with pytest.raises(ValueError, match=r"left no record .* own_script.Run"):
-        equality.compare(run, bring.run_one_process())
 
 
 @pytest.mark.parametrize(
