@@ -15,7 +15,6 @@ import nbformat
 import psutil
 import pytest
 
-from bootcamp import paths
 from bootcamp.classroom import journal
 from bootcamp.experiments import claims
 from bootcamp.launcher import process_tree
@@ -165,7 +164,7 @@ def test_minutes_of_a_lesson_are_those_of_its_kernels(tmp_path, monkeypatch):
     shell = SimpleNamespace(events=SimpleNamespace(register=registered.__setitem__))
     ipython = SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setattr(paths, "WORK", tmp_path)
+    monkeypatch.setattr(journal, "WORK", tmp_path)
     monkeypatch.setattr(lesson_times.time, "time", lambda: clock[0])
     for lesson in ("04_ddp-Copy1", "mine", ""):  # no lessons of the course
         monkeypatch.setenv("JPY_SESSION_NAME", f"notebooks/{lesson}.ipynb")

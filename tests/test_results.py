@@ -12,6 +12,7 @@ import results  # noqa: E402
 
 from bootcamp.classroom import journal  # noqa: E402
 from bootcamp.experiments import claims  # noqa: E402
+from bootcamp.files import update_json  # noqa: E402
 
 SENTENCE = "Two ranks send the gradients <once>."
 
@@ -22,6 +23,8 @@ def act(answer: float, solved: tuple[str, ...], verdict: str) -> None:
     journal.note_prediction("sent_bytes", answer == 2.0, **about)
     for name in solved:
         journal.note_exercise(name, solved=True)
+    times = {"04_ddp": {"0": 60 * len(solved)}} if solved else {}
+    update_json(journal.WORK / journal.FILE, lambda kept: kept.update(times=times))
     claims._note(claims.Claim("bytes", SENTENCE, "bytes", verdict, "2 MB", text=""))
 
 
@@ -70,6 +73,7 @@ def test_class_is_summed_up_with_those_who_need_help_first(files):
         ("04_ddp", 2),
     ]
     assert "samples_of_rank (1)" in results.table_lessons(learners)[1]["not solved (by how many)"]
+    assert results.table_lessons(learners).column("minutes (median)") == [None, 2.0]
     (asked,) = results.table_predictions(learners)
     assert (asked["answers"], asked["right"]) == (3, 1)
     assert (asked["said"], asked["measured"]) == ("0.500 to 8.000 MB", "2.000 MB")

@@ -23,6 +23,7 @@ from bootcamp.files import write_json
 from bootcamp.paths import LOGS, OWN, shown
 from bootcamp.table import Table
 from bootcamp.units import number
+from bootcamp_lessons import lesson_times
 
 
 def collect(name: str) -> dict:
@@ -31,6 +32,7 @@ def collect(name: str) -> dict:
         "name": name,
         "machine": machine.describe(),
         "lessons": journal.progress().rows,
+        "minutes": lesson_times.minutes(),
         "predictions": prediction_scores.list_predictions(),
         "claims": claims.read_notes(),
     }
@@ -68,7 +70,10 @@ def typical_factor(predictions: list[dict]) -> float | None:
 
 
 def table_lessons(learners: list[dict]) -> Table:
-    """Table the lessons in which somebody has solved an exercise, and what is left in them."""
+    """Table the lessons in which somebody has solved an exercise, and what is left in them.
+
+    Minutes are those that kernels of JupyterLab were used: a class corrects notebooks/lessons.toml.
+    """
     begun = defaultdict(list)
     for lesson in (lesson for each in learners for lesson in each["lessons"]):
         if count_solved(lesson):
@@ -77,7 +82,9 @@ def table_lessons(learners: list[dict]) -> Table:
     for name, those in sorted(begun.items()):
         left = Counter(exercise for unsolved in those for exercise in unsolved).most_common()
         words = ", ".join(f"{exercise} ({count})" for exercise, count in left)
-        rows.append({"lesson": name, "learners": len(those), "not solved (by how many)": words})
+        times = [each["minutes"][name] for each in learners if name in each.get("minutes", {})]
+        row = {"lesson": name, "learners": len(those), "not solved (by how many)": words}
+        rows.append(row | {"minutes (median)": median(times) if times else None})
     return Table(rows, "Lessons in which somebody has solved an exercise")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from bootcamp import files, paths
+from bootcamp import files
 from bootcamp.classroom import journal
 
 KIND = "times"  # in the journal: {lesson: {when a kernel began: when a cell ran in it last}}
@@ -35,14 +35,14 @@ def watch() -> None:
         with contextlib.suppress(
             OSError, AttributeError
         ):  # a journal that is not to be written stops nobody
-            files.update_json(paths.WORK / journal.FILE, change)
+            files.update_json(journal.WORK / journal.FILE, change)
 
     shell.events.register("post_run_cell", note)
 
 
 def minutes() -> dict[str, float]:
     """Return the minutes that the reader has spent on each lesson, all its kernels together."""
-    times = files.read_json(paths.WORK / journal.FILE).get(KIND, {})
+    times = files.read_json(journal.WORK / journal.FILE).get(KIND, {})
     return {
         lesson: sum(last - float(began) for began, last in kernels.items()) / 60
         for lesson, kernels in times.items()
