@@ -468,7 +468,7 @@ FAULTS = {
     "rank_raises": Fault(**RAISES),
     "rank_is_killed": Fault(**KILLED),
     "rank_hangs": Fault(**HANGS, options={"hang_seconds": 2}),
-    "torchrun_rank_is_killed": Fault(**KILLED, **TORCHRUN),
+    "torchrun_rank_is_killed": Fault(**KILLED, **TORCHRUN, seconds=30),  # with its cold start
     "foreign_rank_is_killed": Fault(**{**KILLED, "line": "", "strike": kill_rank_1}, **POSITIONAL),
     "horovod_rank_raises": Fault(**RAISES, **HOROVOD, workers=True),
     "horovod_rank_is_killed": Fault(**KILLED, **HOROVOD),
