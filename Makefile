@@ -91,7 +91,7 @@ claims: $(COMPLETE)  ## every claim of the lessons, tested on this machine: a ta
 	$(PY) tools/course.py --claims $(ARGS) $(if $(LESSON),"$$LESSON")
 
 gpu-record: $(COMPLETE)  ## asks this machine's GPU, into logs/gpu_record; ARGS=--plan: by which commands
-	$(PY) tools/gpu_record.py logs/gpu_record $(ARGS)
+	$(PY) tools/gpu.py logs/gpu_record $(ARGS)
 
 proofs: $(COMPLETE)  ## which test proves each script, fault and exercise, and what is rejected
 	@$(PY) tests/proofs.py

@@ -13,6 +13,7 @@ import pictures
 import pytest
 
 import bootcamp
+from bootcamp.experiments import replay
 from bootcamp.scripts import strategies
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -173,6 +174,15 @@ def test_the_readme_names_what_it_should():
     assert len(found) > 100, "the pattern that finds paths has gone blind"
     assert not exists("README.md", "src/_train_gone.py")
     assert {"environment.yml", ".ci/run", "constraints.txt", "src/_train_ddp.py"} <= found
+
+
+def test_the_readme_says_what_has_run_on_a_gpu():
+    said = " ".join((ROOT / "README.md").read_text().split())
+    parts = replay.list_gpu_parts()
+    assert ("Nothing here has been run on a GPU so far." in said) == (not parts)
+    for part in parts:
+        assert part["about"]["gpu"]["name"] in said, part["path"]
+        assert f"logs/reference/{part['path'].parent.name}/" in said
 
 
 def test_make_targets_agree_both_ways():

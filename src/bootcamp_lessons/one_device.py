@@ -1,6 +1,6 @@
 """Lessons 02 and 02b: kept activations, fp16, AdamW's time; and what one real GPU recorded.
 
-tools/gpu_record.py records it.
+tools/gpu.py records it.
 """
 
 from argparse import Namespace
