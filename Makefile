@@ -97,7 +97,7 @@ proofs: $(COMPLETE)  ## which test proves each script, fault and exercise, and w
 	@$(PY) tests/proofs.py
 
 accuracy: $(COMPLETE)  ## how wrong the planner is on published rows, left out one at a time; ARGS=--fit
-	$(PY) tools/accuracy.py $(ARGS)
+	$(PY) tools/recorders/accuracy.py $(ARGS)
 
 course: $(COMPLETE)  ## all notebooks in order, or LESSON=04, with figures and a report of this machine under logs/
 	$(PY) tools/course.py $(ARGS) $(if $(LESSON),"$$LESSON")

@@ -176,8 +176,8 @@ def _run(name: str) -> runs.Run:
     folder = REFERENCE / name if "/" in name else Path(f"{RECORDS}-{name}")
     if not (folder / "summary.json").exists():
         raise SlideError(
-            f"{shown(folder)}: there is no such record. Make it with tools/reference.py, or change "
-            "the run."
+            f"{shown(folder)}: there is no such record. Make it with "
+            "tools/recorders/reference.py, or change the run."
         )
     return runs.Run(folder)
 

@@ -164,7 +164,7 @@ def test_accuracy_is_recorded_of_the_stored_fit():
 
 @pytest.mark.slow
 def test_fits_find_and_write_what_is_stored(monkeypatch, tmp_path):
-    """`tools/accuracy.py --fit`, without the tables that it prints afterwards."""
+    """`make accuracy ARGS=--fit`, without the tables that it prints afterwards."""
     stored = copy.deepcopy(fitted_constants.FITTED)
     monkeypatch.setattr(fitted_constants, "HERE", tmp_path)
     monkeypatch.setattr(fitted_constants, "FITTED", {})

@@ -113,7 +113,7 @@ def pairs(name: str, ranks: int, count: int, steps: int) -> dict:
     """
     step_line = "with run.step(step):"
     ours = variant(name, f"bench_{name}", {step_line: TIMED, "run.finish()": REPORTED})
-    bare = TOOLS / f"bare_{name}.py"
+    bare = TOOLS / "bare_loop.py"
     rows = []
     for number in range(count + 1):
         order = [(ours, True), (bare, False)]

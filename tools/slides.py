@@ -9,7 +9,8 @@ at every build: {{ diff("gpu", "ddp") }} calls a function of slides/lookups.py, 
 slides/README.md explains.
 
 --records says which machine's runs are meant: those in the folders that begin so, which
-tools/reference.py makes. A run with a slash, such as 08_hsdp/ddp-open, is one of logs/reference/.
+tools/recorders/reference.py makes. A run with a slash, such as 08_hsdp/ddp-open, is one of
+logs/reference/.
 """
 
 import argparse

@@ -280,9 +280,8 @@ if DEEPSPEED:
 # ## Lightning's strategies
 #
 # Behind most names is a script of this course. This table is a record, since each start imports
-# Lightning, which takes 10 to 20 s (`python tools/lightning_strategies.py` makes it again). The
-# last column has how far the losses were from those of `_train_ddp.py`, or the error of what did
-# not run.
+# Lightning, which takes 10 to 20 s. The last column has how far the losses were from those of
+# `_train_ddp.py`, or the error of what did not run.
 
 # %%
 known_programs.strategies()

@@ -17,7 +17,7 @@ LINK = "200mbit"
 LARGEST = 2**20  # bytes of the largest all-reduce; more would take too long on the link
 SWEEP = {"largest": LARGEST, "rounds": 10, "global_batch": 2, "quiet": True}
 JOBS = ("ddp_srun", "ddp_torchrun")
-MANIFESTS = REFERENCE / "manifests.json"  # see tools/manifests.py
+MANIFESTS = REFERENCE / "manifests.json"
 SCHEDULERS = {  # file in src/jobs/elsewhere -> what starts the ranks there
     "kubeflow.yaml": "Kubernetes starts a pod for each node, and in it torchrun, c10d",
     "skypilot.yaml": "SkyPilot runs the same lines on each rented machine: torchrun, static",
@@ -128,7 +128,7 @@ def learning_rate_table(runs: tuple[Run, ...]) -> Table:
 
 
 def scheduler_table() -> Table:
-    """Table the files for other schedulers, and how each was checked; see tools/manifests.py."""
+    """Table the files for other schedulers, and how each was checked."""
     found, rows = read_json(MANIFESTS), []
     for file, starter in SCHEDULERS.items():
         tool, version = found[file]["tool"].split("==")

@@ -186,7 +186,7 @@ def check_each_axis(name: str, path: Path | None = None) -> Table:
 
 
 def read_curves() -> dict:
-    """Read the curves that tools/silent_curves.py recorded on another machine, and its name."""
+    """Read the curves that were recorded on another machine, and its name."""
     return json.loads(CURVES.read_text())
 
 

@@ -1,4 +1,4 @@
-"""python tools/reference.py MACHINE [--folder logs/reference] [--only NAME ...]
+"""python tools/recorders/reference.py MACHINE [--folder logs/reference] [--only NAME ...]
 
 Record the runs that slides and figures are drawn from, each in FOLDER/MACHINE-NAME, small enough to
 be committed. MACHINE names this machine in words that a reader understands, such as xeon-2core or

@@ -1,11 +1,13 @@
-"""python tools/accuracy.py [--fit] [--record] [--times N]
+"""python tools/recorders/accuracy.py [--fit] [--record] [--times N]
 
 How wrong the planner is on published rows: each with its error, worst first, predicted by constants
 that were fitted without it. Below them the constants, with the rows that each had; the same rows by
-one fitted constant, seconds = c x FLOPs, and by rivals where they are installed (tools/rivals.py);
-published memory; and what happens when more is left out together. --fit fits the constants again
-and writes src/bootcamp/costs/fitted.json; --record keeps all that is printed in
-logs/reference/accuracy.json. --times: how often each stack is cut into random halves and quarters.
+one fitted constant, seconds = c x FLOPs, and by two other planners as they were recorded once (see
+logs/README.md); published memory; and what happens when more is left out together.
+
+--fit fits the constants again and writes src/bootcamp/costs/fitted.json; --record keeps all that is
+printed in logs/reference/accuracy.json. --times: how often each stack is cut into random halves and
+quarters.
 """
 
 import argparse
@@ -13,17 +15,18 @@ import json
 import math
 import statistics
 import sys
-from pathlib import Path
 
 import published_fit
-import rivals
 from published_fit import Measured
 
 from bootcamp.costs import fitted_constants, published
+from bootcamp.files import read_json
+from bootcamp.paths import REFERENCE
 from bootcamp.plan import __main__
 from bootcamp.table import Table
 
-RECORD = Path(__file__).resolve().parents[1] / "logs" / "reference" / "accuracy.json"
+RECORD = REFERENCE / "accuracy.json"
+RIVALS = ("mlsysim", "llm-analysis")
 PEAKS = {  # columns published_*: the answer's column that they are held to
     "published_peak_gib": "peak_gib",
     "published_peak_gb": "peak_gb",
@@ -103,7 +106,8 @@ def _line(stack, name, value, near, means, found) -> dict:
 
 def rows_table(data: list[Measured]) -> tuple[Table, Table]:
     """Every row with its error, left out, worst first; and a line for each table."""
-    lines, known = [], [name for name, version in rivals.versions().items() if version]
+    lines, recorded = [], read_json(RECORD)["rows"]
+    said = {(row["table"], row["row"], row["seconds"]): row for row in recorded}
     for stack in dict.fromkeys(row.stack for row in data):
         own = [row for row in data if row.stack == stack]
         alone = fitted_constants.STACKS[stack]["constants"] and len(own) > 1  # else nothing is left
@@ -112,12 +116,11 @@ def rows_table(data: list[Measured]) -> tuple[Table, Table]:
             line = {"table": row.table, "row": row.name, "seconds": row.seconds}
             line |= {"predicted": row.seconds * (1 + mine), "error %": 100 * mine}
             line["one constant %"] = 100 * plain
-            for name in known:
-                said = rivals.RIVALS[name](row.case) if row.case.shape else math.nan
-                line[f"{name} %"] = 100 * (said / row.seconds - 1)
+            rivals = said[row.table, row.name, _round(row.seconds)]
+            line |= {f"{name} %": rivals[f"{name} %"] or math.nan for name in RIVALS}
             lines.append(line)
     lines.sort(key=lambda line: -abs(line["error %"]) if line["error %"] == line["error %"] else 1)
-    table = _by_table(data, lines, ["one constant", *known])
+    table = _by_table(data, lines, ["one constant", *RIVALS])
     return Table(lines, "every row, predicted without it, worst first"), table
 
 
@@ -211,22 +214,19 @@ def main() -> int:
     }
     for table in shown.values():
         print(table, end="\n\n")
-    for name, version in rivals.versions().items():
-        print(f"{name}: {version or rivals.WITHOUT[name]}")
     if chosen.record:
-        kept = {name: [_rounded(row) for row in table.rows] for name, table in shown.items()}
-        RECORD.write_text(json.dumps({**rivals.versions(), **kept}, indent=1) + "\n")
+        kept = {name: read_json(RECORD)[name] for name in RIVALS}
+        for name, table in shown.items():
+            kept[name] = [{key: _round(value) for key, value in row.items()} for row in table.rows]
+        RECORD.write_text(json.dumps(kept, indent=1) + "\n")
     return 0
 
 
-def _rounded(row: dict) -> dict:
-    """Four digits, and None for what is not a number."""
-    return {
-        key: (float(f"{value:.4g}") if math.isfinite(value) else None)
-        if isinstance(value, float)
-        else value
-        for key, value in row.items()
-    }
+def _round(value):
+    """Four digits of a number, None for what is not one; anything else as it is."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 if __name__ == "__main__":

@@ -1,19 +1,16 @@
 """Published rows with what they measured, and the fit of the planner's constants to them.
 
-tools/accuracy.py prints what comes of it. Needs scipy.
+accuracy.py prints what comes of it. Needs scipy.
 """
 
 import itertools
 import math
 import statistics
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from bootcamp.costs import fitted_constants, planner, published  # noqa: E402
+from bootcamp.costs import fitted_constants, planner, published
 
 TOLERANCE = 0.02  # an error up to it counts squared, a larger one as it is (Huber's loss)
 # what a stack never seen borrows from the others; True: for each kind of GPU apart
@@ -59,6 +56,9 @@ class Measured:
         return fitted_constants.find_stack(self.table)
 
 
+Errors = list[tuple[Measured, float]]  # rows, each with its relative error
+
+
 def measured(names: list[str] = TABLES) -> list[Measured]:
     """Return the rows with a time, a throughput or an MFU, of all tables."""
     found = []
@@ -73,11 +73,8 @@ def measured(names: list[str] = TABLES) -> list[Measured]:
 def seconds_of_step(row: dict, case: planner.Workload) -> float | None:
     """Return the seconds of a step as published, worked out from what the row has."""
     found = {name: float(row.get(f"published_{name}") or 0) for name in RATES}
-    if (
-        seconds := found["seconds"]
-        or found["milliseconds"] / 1e3
-        or found["seconds_of_200_steps"] / 200
-    ):
+    seconds = found["seconds"] or found["milliseconds"] / 1e3
+    if seconds := seconds or found["seconds_of_200_steps"] / 200:
         return seconds
     if found["images_per_second"]:
         return case.plan.batch / found["images_per_second"]
@@ -155,15 +152,16 @@ def _who(row: Measured) -> tuple[str, str, str]:
     return row.case.stack, row.case.cluster.gpu.name, row.case.method
 
 
+def predict(stack: str, known: list[Measured], asked: list[Measured]) -> Errors:
+    """Return rows with their relative errors by constants that were fitted to the known rows."""
+    values = fit(stack, known)
+    near = anchors(stack, known, values)
+    return [(row, math.exp(error(row, values, near)) - 1) for row in asked]
+
+
 def left_out(stack: str, data: list[Measured]) -> list[float]:
-    """The relative error of each row, by constants fitted to the stack's other rows."""
-    found = []
-    for i, row in enumerate(data):
-        rest = data[:i] + data[i + 1 :]
-        values = fit(stack, rest)
-        near = anchors(stack, rest, values)
-        found.append(math.exp(error(row, values, near)) - 1)
-    return found
+    """Return the relative error of each row, by constants fitted to the stack's other rows."""
+    return [predict(stack, data[:i] + data[i + 1 :], [row])[0][1] for i, row in enumerate(data)]
 
 
 def pairs(data: list[Measured], off: list[float]) -> tuple[int, int]:
@@ -176,9 +174,7 @@ def pairs(data: list[Measured], off: list[float]) -> tuple[int, int]:
     return right, total
 
 
-def shares(
-    stack: str, data: list[Measured], pieces: int, times: int
-) -> list[tuple[Measured, float]]:
+def shares(stack: str, data: list[Measured], pieces: int, times: int) -> Errors:
     """Errors of each random half or quarter of a stack by the rest of it, `times` times over."""
     chance, found = np.random.default_rng(0), []
     for _ in range(times):
@@ -186,26 +182,20 @@ def shares(
         for piece in range(pieces):
             out = set(order[piece::pieces])
             known = [row for i, row in enumerate(data) if i not in out]
-            values = fit(stack, known)
-            near = anchors(stack, known, values)
-            asked = [data[i] for i in sorted(out)]
-            found += [(row, math.exp(error(row, values, near)) - 1) for row in asked]
+            found += predict(stack, known, [data[i] for i in sorted(out)])
     return found
 
 
-def groups_left_out(stack: str, data: list[Measured], of) -> list[tuple[Measured, float]]:
+def groups_left_out(stack: str, data: list[Measured], of) -> Errors:
     """Errors when all rows that share of(row) are left out together: a size, a mesh."""
     found = []
     for group in sorted({of(row) for row in data}):
-        known = [row for row in data if of(row) != group]
-        values = fit(stack, known)
-        near = anchors(stack, known, values)
-        asked = [row for row in data if of(row) == group]
-        found += [(row, math.exp(error(row, values, near)) - 1) for row in asked]
+        known, asked = ([row for row in data if (of(row) == group) == out] for out in (False, True))
+        found += predict(stack, known, asked)
     return found
 
 
-def never_seen(stack: str, data: list[Measured]) -> list[tuple[Measured, float]]:
+def never_seen(stack: str, data: list[Measured]) -> Errors:
     """Errors of a stack by what the other stacks' fits lend and one row's anchor, each in turn."""
     others = [row for row in data if row.stack != stack]
     published_values = fitted_constants.STACKS[stack]["published"]

@@ -1,4 +1,4 @@
-"""python tools/pictures.py [lesson | figure] [--course FOLDER]
+"""python tools/recorders/pictures.py [lesson | figure] [--course FOLDER]
 
 Make the pictures of README.md in notebooks/pictures/: lesson.png, lesson 04 open in JupyterLab as a
 course has executed it (`make course`, by default the newest), and figure.png, a figure of recorded
@@ -12,18 +12,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-import lab
 import nbformat
 from nbformat import sign
 from PIL import Image, ImageOps
 
 from bootcamp.drawing import plots
-from bootcamp.paths import LOGS, NOTEBOOKS, REFERENCE
+from bootcamp.paths import LOGS, NOTEBOOKS, REFERENCE, ROOT
 from bootcamp.records import runs
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 import chromium  # noqa: E402
+import lab  # noqa: E402
 
 PICTURES = NOTEBOOKS / "pictures"
 LESSON, HEADING = "04_ddp.ipynb", "Predict"  # what the picture begins with

@@ -1,4 +1,4 @@
-"""The barest torch loop that trains what _train_ddp.py trains: the yardstick of `make bench`.
+"""The barest torch loop that trains what _train_cpu.py and _train_ddp.py train, for `make bench`.
 
 It reduces no loss: nothing but the training's own collectives travels.
 """
@@ -12,13 +12,15 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from bootcamp.records import summary
-from bootcamp.train import config, data, memory_usage, models
+from bootcamp.train import config, data, environment, memory_usage, models
 
 args, context = config.parse(devices=("cpu",))
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
+rank, world = environment.rank(), environment.world_size()
 fixed = data.Batches(args, rank, world)(0)
-model = DistributedDataParallel(models.build(args))
+model = models.build(args)
+if world > 1:
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
 began = []
 for _ in range(args.steps):
@@ -31,5 +33,6 @@ began.append(time.perf_counter())
 peak = memory_usage.read_peak_bytes(torch.device("cpu"))
 summary.write(context.run_dir, "ok")
 print(json.dumps({"began": began, "peak_bytes": peak}), flush=True)
-dist.barrier()
+if world > 1:
+    dist.barrier()
 os._exit(0)

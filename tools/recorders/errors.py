@@ -1,16 +1,15 @@
-"""python tools/errors.py [NAME ...]
+"""python tools/recorders/errors.py [NAME ...]
 
-Provoke each error that the index of errors knows, and write down how it ends: the last lines, the
-version of torch, the machine. The index is src/bootcamp/classroom/errors.py, the record
-logs/reference/errors.json. With names of entries, only these are provoked anew. Ends with 1 if an
-error could not be provoked, or is explained by another entry. The programs are in
-error_programs.py.
+Provoke anew the errors that lessons, the clinic and the launcher's faults end with, and write down
+how: the last lines, the version of torch, the machine. The index is
+src/bootcamp/classroom/errors.py, the record logs/reference/errors.json, which keeps what it has of
+other programs. With names of entries, only these are provoked. Ends with 1 if an error could not be
+provoked, or is explained by another entry.
 """
 
 import argparse
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,11 +19,9 @@ from pathlib import Path
 SCRATCH = tempfile.TemporaryDirectory(prefix="bootcamp-errors-")
 os.environ["BOOTCAMP_LOGS"] = f"{SCRATCH.name}/logs"
 os.environ["BOOTCAMP_WORK"] = f"{SCRATCH.name}/work"
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-import error_programs  # noqa: E402
 import faults  # noqa: E402
-from error_programs import BEGIN, DDP, JOIN  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
 from bootcamp.classroom import errors  # noqa: E402
@@ -36,63 +33,6 @@ from bootcamp.scripts.variants import variant  # noqa: E402
 from bootcamp_lessons.labs import clinic  # noqa: E402
 
 SNIPPETS = SRC / "snippets"
-MANY_LINES = 24  # of a command's end: what started it has the last word
-PROGRAMS = {  # entry -> a program that ends with it, and its ranks
-    **error_programs.PROGRAMS,
-    "no_group": (f"{BEGIN}dist.all_reduce(torch.ones(1))", 1),
-    "no_nccl": (f'{BEGIN}dist.init_process_group("nccl")', 1),
-    "port_taken": (
-        f'{BEGIN}del os.environ["TORCHELASTIC_USE_AGENT_STORE"]\ndist.init_process_group("gloo")',
-        1,
-    ),
-    "models_differ": (f"{JOIN}{DDP}(torch.nn.Linear(4, 4 + rank))", 2),
-    "size_mismatch": (f"{JOIN}dist.all_reduce(torch.ones(10 if rank else 1000))", 2),
-    "two_devices": (f'{BEGIN}torch.nn.Linear(4, 4)(torch.ones(4, 4, device="meta"))', 1),
-    "cpu_memory": (f"{BEGIN}torch.empty(10**15)", 1),
-}
-NET = "import torch\n\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n        {}\n"
-NET += "        self.layers = {}\n\n\ntorch.optim.SGD(Net().parameters(), lr=0.1)"
-PROGRAMS |= {
-    "apex": ("from apex import amp", 1),
-    "super_of_nothing": (NET.format("super(Net).__init__(self)", "torch.nn.Linear(1, 1)"), 1),
-    "module_not_begun": (NET.format("pass", "torch.nn.Linear(1, 1)"), 1),
-    "no_parameters": (NET.format("super().__init__()", "[torch.nn.Linear(1, 1)]"), 1),
-}
-SERVED = """import torch
-
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        {}
-        return x * 2
-
-
-example = torch.ones(4, 3)
-"""
-EXPORT = (
-    "torch.export.export(Model(), (example,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
-)
-PROGRAMS |= {
-    "export_fixed_shape": (
-        SERVED.format("pass") + "torch.export.export(Model(), (example,)).module()(example[:2])",
-        1,
-    ),
-    "export_specialised": (SERVED.format("x = x.reshape(4, 3)") + EXPORT, 1),
-    "export_branch": (SERVED.format("x = -x if x.sum() > 0 else x") + EXPORT, 1),
-    "module_prefix": (
-        "import torch\ntorch.nn.Linear(1, 1).load_state_dict({'module.bias': torch.ones(1)})",
-        1,
-    ),
-}
-UNGUARDED = """import torch.multiprocessing as mp
-
-
-def train(rank):
-    print(rank)
-
-
-mp.spawn(train, nprocs=2)
-"""
 MISTAKES = {  # (entry, case of the clinic) -> how its script is fixed wrongly, and ends with it
     ("sampler_and_shuffle", "same_order"): {"sampler=sampler": "sampler=sampler, shuffle=True"},
     ("left_on_meta", "moved_on_rank_0"): {
@@ -134,41 +74,6 @@ def of_run(script: Path, ranks: int, hang_seconds: float = 8, **flags) -> str:
     return end_of(launch.launch(script, ranks, raises=False, **how).summary["error"])
 
 
-def of_program(name: str) -> str:
-    text, ranks = PROGRAMS[name]
-    path = Path(SCRATCH.name) / f"program_{name}.py"
-    path.write_text(f"{text}\n")
-    return of_run(path, ranks)
-
-
-def of_command(name: str) -> str:
-    """What a shell command says that fails."""
-    command, text = error_programs.COMMANDS[name]
-    path = Path(SCRATCH.name) / f"command_{name}.py"
-    path.write_text(f"{text}\n")
-    done = subprocess.run(
-        ["bash", "-c", command.format(program=path)], capture_output=True, text=True, timeout=100
-    )
-    return "\n".join(done.stderr.rstrip().splitlines()[-MANY_LINES:])
-
-
-def _program_of(command: str) -> str:
-    """The first word of a shell command that is no setting of a variable."""
-    return next(word for word in command.split() if "=" not in word)
-
-
-def unguarded() -> str:
-    """mp.spawn at the top of a script, started by python itself."""
-    path = Path(SCRATCH.name) / "unguarded.py"
-    path.write_text(UNGUARDED)
-    try:
-        return launch.run_command(["python", str(path)], seconds=100)
-    except launch.LaunchError as error:
-        said = error.error["traceback"]
-        begin = said.index("RuntimeError: \n        An attempt")
-        return "\n".join(line for line in said[begin:].splitlines()[:12] if line.strip())
-
-
 def of_case(file: str, changes: dict[str, str] | None = None) -> str:
     """How a broken script of the clinic ends, or one that was fixed wrongly."""
     case, path = clinic.CASES[file], clinic.CASES[file].broken
@@ -205,7 +110,7 @@ def rank_0_alone(**flags) -> str:
 def hsdp_in_ddp() -> str:
     """Lesson 08: hybrid sharding, wrapped once more."""
     wrap = "optimizer = optimizers.build(args, model.parameters())"
-    changes = {wrap: f"model = {DDP}(model)\n{wrap}"}
+    changes = {wrap: f"model = torch.nn.parallel.DistributedDataParallel(model)\n{wrap}"}
     return of_run(variant("hsdp", "hsdp_in_ddp", changes), 4, steps=3, hang_seconds=60)
 
 
@@ -228,16 +133,7 @@ def refused(**flags) -> str:
 
 def all_ways() -> list[tuple[str, str, Callable[[], str]]]:
     """(entry, what provokes it, how) of every error that is recorded."""
-    ways = [
-        (name, f"a program of {ranks} rank{'s' * (ranks > 1)}", lambda n=name: of_program(n))
-        for name, (_, ranks) in PROGRAMS.items()
-    ]
-    ways += [
-        (name, _program_of(command), lambda n=name: of_command(n))
-        for name, (command, _) in error_programs.COMMANDS.items()
-    ]
-    ways += [("main_not_guarded", "mp.spawn without if __name__", unguarded)]
-    ways += [(e, f"clinic, {f}", lambda f=f: of_case(f)) for e, f in BROKEN.items()]
+    ways = [(e, f"clinic, {f}", lambda f=f: of_case(f)) for e, f in BROKEN.items()]
     for (entry, file), changes in MISTAKES.items():
         ways += [(entry, f"clinic, {file} fixed wrongly", lambda f=file, c=changes: of_case(f, c))]
     for entry, names in FAULTS.items():
@@ -287,7 +183,7 @@ def main() -> int:
     launch.shut_down()
     for record in filter(None, new):
         kept[record["entry"], record["provoked_by"]] = record
-    records = [kept[way[:2]] for way in ways if way[:2] in kept]
+    records = list(kept.values())
     write_json(errors.RECORDED, {"errors": records})
     print(f"{len(records)} texts of {len({r['entry'] for r in records})} entries.")
     explained = [(errors.find(record["text"]), record["entry"]) for record in records]
