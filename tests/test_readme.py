@@ -9,7 +9,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import lessons
-import pictures
 import pytest
 
 import bootcamp
@@ -156,17 +155,6 @@ def test_the_readme_counts_lessons_and_hours():
     hours = sum(lesson.minutes for lesson in taught) / 60
     assert f"{len(taught)} hands-on lessons" in text("README.md")
     assert f"{hours:.0f} hours in all" in text("README.md")
-
-
-def test_without_an_executed_lesson_a_sentence_says_how_to_get_one(tmp_path):
-    for without in (tmp_path, tmp_path / "gone"):
-        with pytest.raises(pictures.PictureError, match="make course ARGS=04"):
-            pictures.executed(without)
-    newest = tmp_path / "20260102-000000" / pictures.LESSON
-    for folder in ("20260101-000000", newest.parent.name):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / pictures.LESSON).touch()
-    assert pictures.executed(tmp_path) == pictures.executed(newest.parent) == newest
 
 
 def test_the_readme_names_what_it_should():

@@ -18,6 +18,8 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bootcamp import machine
@@ -31,6 +33,12 @@ from bootcamp.table import Table
 
 TOOLS = Path(__file__).resolve().parent
 FLAGS = {"device": "cpu", "size": "tiny", "global_batch": 32, "quiet": True}
+TIMES = {"pairs": 12, "launches": 20, "steps": 60, "rounds": 7, "links": 5, "cells": 60}
+START = "Seconds from the call to the first step, _train_ddp.py at size tiny"
+LIVE = "4 live ranks, in seconds"
+SCRIPTS = "Scripts against the barest torch loop of the same model and batch"
+FRAMED = "The same training by each framework, same model, batch and ranks"
+LINKS = "Two hosts with two ranks each, the MLP at size small"
 WARM = 5  # steps that neither a script nor a bare loop counts
 # the moments at which steps begin: what a script does between two steps counts too
 TIMED = (
@@ -105,39 +113,44 @@ def measured(script: Path, ranks: int, steps: int) -> dict:
     }
 
 
+def in_turn(tries: dict[str, Callable], rounds: int) -> dict[str, list]:
+    """Try each in every round, in every second one the other way round; what each returned."""
+    found = {name: [] for name in tries}
+    for number in range(rounds):
+        for name in tries if number % 2 else reversed(tries):
+            found[name].append(tries[name]())
+    return found
+
+
+def beside(mine: list[float], others: list[float], name: str) -> dict:
+    """Return the ratios of two that were measured in turn: median under a name, lowest, highest."""
+    ratios = [a / b for a, b in zip(mine, others, strict=True)]
+    return {name: statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+
+
 def pairs(name: str, ranks: int, count: int, steps: int) -> dict:
     """The script and the bare loop in turn; the ratio of their medians, and of each pair.
 
     Two ratios of speeds: by the time from one step's beginning to the next one's, with all that the
     script does between them, and by the steps' own seconds as the record has them.
     """
-    step_line = "with run.step(step):"
-    ours = variant(name, f"bench_{name}", {step_line: TIMED, "run.finish()": REPORTED})
-    bare = TOOLS / "bare_loop.py"
-    rows = []
-    for number in range(count + 1):
-        order = [(ours, True), (bare, False)]
-        both = {}
-        for script, is_ours in order if number % 2 else reversed(order):
-            both[is_ours] = measured(script, ranks, steps)
-        if number:  # the first pair warms the machine up
-            rows.append(both)
-    wall = [row[True]["steps_per_second"] for row in rows]
-    bare_wall = [row[False]["steps_per_second"] for row in rows]
-    recorded = [row[True]["recorded"] for row in rows]
-    each = [a / b for a, b in zip(wall, bare_wall, strict=True)]
-    memory = [row[True]["peak_bytes"] / row[False]["peak_bytes"] for row in rows]
+    changes = {"with run.step(step):": TIMED, "run.finish()": REPORTED}
+    scripts = {"ours": variant(name, f"bench_{name}", changes), "bare": TOOLS / "bare_loop.py"}
+    tries = {which: partial(measured, path, ranks, steps) for which, path in scripts.items()}
+    # the first pair warms the machine up
+    found = {which: rows[1:] for which, rows in in_turn(tries, count + 1).items()}
+    ours, bare = ([row["steps_per_second"] for row in found[which]] for which in ("ours", "bare"))
+    peaks = ([row["peak_bytes"] for row in found[which]] for which in ("ours", "bare"))
+    recorded = statistics.median(row["recorded"] for row in found["ours"])
     return {
         "script": f"_train_{name}.py, {ranks} rank(s)",
         "pairs": count,
-        "steps/s": statistics.median(wall),
-        "bare loop steps/s": statistics.median(bare_wall),
-        "ratio of medians": statistics.median(wall) / statistics.median(bare_wall),
-        "ratio, step as recorded": statistics.median(recorded) / statistics.median(bare_wall),
-        "median of pairs": statistics.median(each),
-        "lowest": min(each),
-        "highest": max(each),
-        "peak memory ratio": statistics.median(memory),
+        "steps/s": statistics.median(ours),
+        "bare loop steps/s": statistics.median(bare),
+        "ratio of medians": statistics.median(ours) / statistics.median(bare),
+        "ratio, step as recorded": recorded / statistics.median(bare),
+        **beside(ours, bare, "median of pairs"),
+        "peak memory ratio": beside(*peaks, "median")["median"],
     }
 
 
@@ -147,30 +160,23 @@ FRAMEWORKS = ("ddp", "horovod", "lightning", "accelerate")
 def frameworks(ranks: int, rounds: int, steps: int) -> list[dict]:
     """The same training by each framework, one after another; ratios to DDP within a round."""
     there = [name for name in FRAMEWORKS if name == "ddp" or launch.available(name)]
-    runs = {name: [] for name in there}
-    for number in range(rounds):
-        for name in there if number % 2 else reversed(there):
-            runs[name].append(launch.launch(name, ranks, steps=steps, **FLAGS))
-    rows = []
-    for name in there:
-        beside = list(zip(runs[name], runs["ddp"], strict=True))
-        ratios = [mine.samples_per_second / bare.samples_per_second for mine, bare in beside]
-        rows.append(
-            {
-                "script": f"_train_{name}.py, {ranks} ranks",
-                "rounds": rounds,
-                "code lines": len(diff.list_code_lines(strategies.SCRIPTS[name].path)),
-                "samples/s": statistics.median(run.samples_per_second for run in runs[name]),
-                "ratio to ddp (median)": statistics.median(ratios),
-                "lowest": min(ratios),
-                "highest": max(ratios),
-                "MB sent per step": runs[name][0].ranks[0]["sent_bytes_per_step"] / 1e6,
-                "peak memory ratio": statistics.median(
-                    a.peak_bytes / b.peak_bytes for a, b in beside
-                ),
-            }
-        )
-    return rows
+    runs = in_turn(
+        {name: partial(launch.launch, name, ranks, steps=steps, **FLAGS) for name in there}, rounds
+    )
+    speeds = {name: [run.samples_per_second for run in runs[name]] for name in there}
+    peaks = {name: [run.peak_bytes for run in runs[name]] for name in there}
+    return [
+        {
+            "script": f"_train_{name}.py, {ranks} ranks",
+            "rounds": rounds,
+            "code lines": len(diff.list_code_lines(strategies.SCRIPTS[name].path)),
+            "samples/s": statistics.median(speeds[name]),
+            **beside(speeds[name], speeds["ddp"], "ratio to ddp (median)"),
+            "MB sent per step": runs[name][0].ranks[0]["sent_bytes_per_step"] / 1e6,
+            "peak memory ratio": beside(peaks[name], peaks["ddp"], "median")["median"],
+        }
+        for name in there
+    ]
 
 
 SHARDED = {
@@ -190,73 +196,62 @@ def links(rounds: int) -> list[dict]:
     """
     rows = []
     for link in (None, "200mbit"):
-        found = {name: [] for name in SHARDED}
-        for number in range(rounds):
-            for name in SHARDED if number % 2 else reversed(SHARDED):
-                script, own = SHARDED[name]
-                run = launch.launch(script, 4, link=link, **TWO_HOSTS, **own)
-                found[name].append(run.seconds_per_step)
+        same = {"link": link, **TWO_HOSTS}
+        tries = {
+            name: partial(launch.launch, script, 4, **same, **own)
+            for name, (script, own) in SHARDED.items()
+        }
+        runs = in_turn(tries, rounds)
+        found = {name: [run.seconds_per_step for run in runs[name]] for name in SHARDED}
         for name, seconds in found.items():
-            ahead = [all(a < b for b in both) for a, *both in _beside(found, name)]
-            ratios = [mine / ddp for mine, ddp in zip(seconds, found["DDP"], strict=True)]
+            against = [found[other] for other in ("DDP", "FSDP") if other != name]
+            ahead = [a < min(others) for a, *others in zip(seconds, *against, strict=True)]
             rows.append(
                 {
                     "strategy": name,
                     "link": link or "open",
                     "rounds": rounds,
                     "s per step": statistics.median(seconds),
-                    "ratio to DDP (median)": statistics.median(ratios),
-                    "lowest": min(ratios),
-                    "highest": max(ratios),
+                    **beside(seconds, found["DDP"], "ratio to DDP (median)"),
                     "faster than DDP and FSDP": sum(ahead),
                 }
             )
     return rows
 
 
-def _beside(found: dict[str, list[float]], name: str) -> list[tuple[float, ...]]:
-    """A strategy's seconds in each round, with those of the ones that it is held against."""
-    against = [found[other] for other in ("DDP", "FSDP") if other != name]
-    return list(zip(found[name], *against, strict=True))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--launches", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--links", type=int, default=5)
-    parser.add_argument("--cells", type=int, default=60)
-    args = parser.parse_args()
-    if min(vars(args).values()) < 1 or args.steps < WARM + 2:
-        parser.error(f"each number is 1 or more, --steps {WARM + 2} or more")
-    print(f"{machine.cpu_name()}, {len(machine.cores())} cores\n")
+def start_two(args) -> list[dict]:
+    """Seconds from the call to the first step, by each way to start."""
     launch.launch("ddp", 2, steps=1, **FLAGS)
     rows = []
     for start, count in (("warm", args.launches), ("cold", 5), ("torchrun", 5)):
         seconds = [first_step_seconds(start) for _ in range(count)]
         rows.append({"start of 2 ranks": start, "launches": count, **_spread(seconds)})
-    starts = Table(rows, "Seconds from the call to the first step, _train_ddp.py at size tiny")
-    print(starts, "\n", flush=True)
-    why_not = live.why_not()
-    caption = f"4 live ranks, in seconds{f': none, {why_not}' if why_not else ''}"
-    lively = Table([] if why_not else live_ranks(4, args.cells), caption)
-    print(lively, "\n", flush=True)
-    ratios = [pairs("cpu", 1, args.pairs, args.steps), pairs("ddp", 2, args.pairs, args.steps)]
-    table = Table(ratios, "Scripts against the barest torch loop of the same model and batch")
-    print(table, "\n", flush=True)
-    caption = "The same training by each framework, same model, batch and ranks"
-    beside = Table(frameworks(2, args.rounds, args.steps), caption)
-    print(beside, "\n", flush=True)
-    if why_not := simulated_hosts.why_not():
-        print(f"No hosts here, so no links: {why_not}")
-    caption = "Two hosts with two ranks each, the MLP at size small"
-    sharded = Table([] if why_not else links(args.links), caption)
-    print(sharded)
-    result = {"machine": machine.describe(), "starts": starts.rows, "scripts": table.rows}
-    result |= {"live": lively.rows}
-    result |= {"frameworks": beside.rows, "links": sharded.rows}
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, times in TIMES.items():
+        parser.add_argument(f"--{name}", type=int, default=times)
+    args = parser.parse_args()
+    if min(vars(args).values()) < 1 or args.steps < WARM + 2:
+        parser.error(f"each number is 1 or more, --steps {WARM + 2} or more")
+    print(f"{machine.cpu_name()}, {len(machine.cores())} cores\n")
+    no_live, no_hosts = live.why_not(), simulated_hosts.why_not()
+    scripts = (("cpu", 1), ("ddp", 2))
+    tables = {
+        "starts": (START, lambda: start_two(args)),
+        "live": (LIVE, lambda: [] if no_live else live_ranks(4, args.cells)),
+        "scripts": (SCRIPTS, lambda: [pairs(*one, args.pairs, args.steps) for one in scripts]),
+        "frameworks": (FRAMED, lambda: frameworks(2, args.rounds, args.steps)),
+        "links": (LINKS, lambda: [] if no_hosts else links(args.links)),
+    }
+    result = {"machine": machine.describe()}
+    for name, (caption, measure) in tables.items():
+        result[name] = measure()
+        print(Table(result[name], caption), "\n", flush=True)
+    for what, why_not in (("live ranks", no_live), ("hosts, so no links", no_hosts)):
+        print(f"No {what}: {why_not}\n" if why_not else "", end="")
     summary.write_json(LOGS / "bench.json", result)
     return 0
 

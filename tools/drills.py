@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -43,77 +44,87 @@ from bootcamp_lessons.labs import (  # noqa: E402
     when_hosts_fail,
 )
 
+TIMES = {"warm": 300, "torchrun": 30, "faults": 10, "browser": 10, "hosts": 5, "slurm": 10}
+TIMES |= {"serving": 5, "stragglers": 10, "hangs": 10}
 
-def launches(start: str, count: int) -> dict:
-    """Launch two ranks again and again; every one must end well and leave nothing."""
+
+def again_and_again(what: str, count: int, once: Callable[[], float | None]) -> dict:
+    """Try something several times; the row of the drill.
+
+    once: one try, which raises if something is wrong. It may return the seconds that count.
+    """
     seconds, bad = [], []
     for number in range(count):
         began = time.monotonic()
         try:
-            launch.launch("ddp", 2, device="cpu", start=start, steps=3, quiet=True)
-        except launch.LaunchError as error:
-            bad.append(f"{start} launch {number}: {error}")
-        seconds.append(time.monotonic() - began)
-    return _row(f"{count} launches, {start}", seconds, bad)
-
-
-def repeated(name: str, count: int) -> dict:
-    """One fault, several times."""
-    seconds, bad = [], []
-    for number in range(count):
-        try:
-            seconds.append(faults.FAULTS[name]())
-            if seconds[-1] > faults.FAULTS[name].seconds:
-                bad.append(f"{name} {number}: it took {seconds[-1]:.1f} s")
+            took = once()
+            seconds.append(time.monotonic() - began if took is None else took)
         except faults.CannotProvoke as reason:
-            return {**_row(name, [0.0], []), "drill": f"{name}: {reason}", "times": 0}
+            return make_row(f"{what}: {reason}", 0, [], [])
         except Exception as error:
-            bad.append(f"{name} {number}: {type(error).__name__}: {error}")
+            bad.append(f"{what} {number}: {type(error).__name__}: {error}")
+    return make_row(what, count, seconds, bad)
+
+
+def make_row(drill: str, times: int, seconds: list[float], bad: list[str]) -> dict:
+    """Make the row of a drill, and say it at once."""
+    for line in bad:
+        print(line, file=sys.stderr, flush=True)
+    print(f"  {drill}: {len(bad)} bad of {times}", flush=True)
+    seconds = seconds or [0.0]
+    spread = {"median s": statistics.median(seconds), "longest s": max(seconds)}
+    return {"drill": drill, "times": times, "bad": len(bad), **spread}
+
+
+def launch_two(start: str) -> None:
+    """Launch two ranks."""
+    launch.launch("ddp", 2, device="cpu", start=start, steps=3, quiet=True)
+
+
+def provoke(name: str) -> float:
+    """Provoke a fault; it ends within its seconds and leaves no process."""
+    try:
+        seconds = faults.FAULTS[name]()
+    finally:
         left = processes.leftovers(os.getpid(), allow_launcher=True)
-        if left:
-            bad.append(f"{name} {number} left {left}")
-    return _row(name, seconds or [0.0], bad)
+    assert not left, f"it left {left}"
+    assert seconds <= faults.FAULTS[name].seconds, f"it took {seconds:.1f} s"
+    return seconds
 
 
-def browser_sessions(count: int) -> dict:
-    """What an attendee does in a real browser, again and again (tests/test_browser.py)."""
+def open_browser() -> None:
+    """Do what an attendee does in a real browser (tests/test_browser.py)."""
     command = [sys.executable, "-m", "pytest", "-q", "tests/test_browser.py"]
-    seconds, bad = [], []
-    for number in range(count):
-        began = time.monotonic()
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        seconds.append(time.monotonic() - began)
-        if done.returncode or "skipped" in done.stdout:
-            bad.append(f"browser {number}: {done.stdout[-2000:]}")
-    return _row(f"{count} sessions in a browser", seconds, bad)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "skipped" not in done.stdout, done.stdout[-2000:]
 
 
-def host_drill(name: str, count: int, kept: dict) -> dict:
-    """One drill of lesson 09b, several times: the right one named, and no loss changed."""
+def drill_host(name: str, kept: dict) -> float:
+    """Run a drill of lesson 09b: the right one is named, and no loss changed."""
+    kept[name] = one = host_drills.run_drill(name)
+    assert one.right, one
+    assert (one.lost or 0) <= 1e-5, one
+    return one.seconds
 
-    def once() -> tuple[float, object]:
-        kept[name] = one = host_drills.run_drill(name)
-        return one.seconds, None if one.right and (one.lost or 0) <= 1e-5 else one
 
-    return again_and_again(f"hosts: {name}", count, once)
+def drill_slurm(job_of: Callable[[], dict], most_again: int) -> None:
+    """Run a job that is queued again: nothing is lost. most_again: steps that are trained twice."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        job = job_of()
+    assert job["state"] == "COMPLETED", job
+    assert job["first_step"] > 0, job
+    assert job["steps"] == when_hosts_fail.STEPS, job
+    assert job["again"] <= most_again, job
+    assert job["apart"] < 1e-5, job
 
 
 def slurm_jobs(count: int) -> list[dict]:
-    """Jobs that are told of their end, and jobs killed in the middle of a save: nothing is lost."""
+    """Jobs that are told of their end, and jobs killed in the middle of a save."""
     lab = when_hosts_fail.Lab()
-
-    def once(run, most_again: int) -> tuple[float, object]:
-        began = time.monotonic()
-        with contextlib.redirect_stdout(io.StringIO()):
-            job = run()
-        resumed = job["first_step"] > 0 and job["steps"] == when_hosts_fail.STEPS
-        whole = resumed and job["again"] <= most_again and job["apart"] < 1e-5
-        right = job["state"] == "COMPLETED" and whole
-        return time.monotonic() - began, None if right else job
-
     ways = {  # one step may end before it is saved
-        "told": partial(once, lab.requeued, 0),
-        "killed": partial(once, partial(kill_while_it_saves, lab), 1),
+        "told": partial(drill_slurm, lab.requeued, 0),
+        "killed": partial(drill_slurm, partial(kill_while_it_saves, lab), 1),
     }
     rows = [again_and_again(f"Slurm: {w}, queued again", count, way) for w, way in ways.items()]
     lab.stop()
@@ -135,49 +146,19 @@ def kill_while_it_saves(lab: when_hosts_fail.Lab) -> dict:
     return when_hosts_fail.describe_job(job)
 
 
-def drill_late(by: float = 0.3) -> tuple[float, object]:
-    """Make a random rank late and look for it; the seconds, and what went wrong or None."""
-    began, who = time.monotonic(), random.randrange(2)
+def drill_late(by: float = 0.3) -> None:
+    """Make a random rank late: it is found."""
+    who = random.randrange(2)
     run = launch.launch(ddp_practice.STRAGGLERS, 2, late=who, by=by, quiet=True)
-    right = ddp_practice.find_straggler(run) == who
-    wrong = None if right else f"rank {who} was late:\n{ddp_practice.table_paces(run)}"
-    return time.monotonic() - began, wrong
+    told = f"rank {who} was late:\n{ddp_practice.table_paces(run)}"
+    assert ddp_practice.find_straggler(run) == who, told
 
 
-def drill_stuck(ranks: int = 3) -> tuple[float, object]:
-    """Keep a random rank from a collective and look for its number in what the others tell."""
-    began, who = time.monotonic(), random.randrange(ranks)
+def drill_stuck(ranks: int = 3) -> None:
+    """Keep a random rank from a collective: what the others tell has its number."""
+    who = random.randrange(ranks)
     found = hang.read(ddp_practice.launch_stuck(who, ranks))
-    right = (found.kind, found.ranks) == ("missing", (who,))
-    return time.monotonic() - began, None if right else f"rank {who} was stuck: {found}"
-
-
-def again_and_again(what: str, count: int, once) -> dict:
-    """The row of a drill. once: one try; its seconds, and what was wrong or None."""
-    seconds, bad = [], []
-    for number in range(count):
-        try:
-            took, wrong = once()
-            seconds.append(took)
-        except Exception as error:
-            wrong = f"{type(error).__name__}: {error}"
-        if wrong:
-            bad.append(f"{what} {number}: {wrong}")
-    return _row(what, seconds or [0.0], bad)
-
-
-def _row(drill: str, seconds: list[float], bad: list[str]) -> dict:
-    for line in bad:
-        print(line, file=sys.stderr, flush=True)
-    row = {
-        "drill": drill,
-        "times": len(seconds),
-        "bad": len(bad),
-        "median s": statistics.median(seconds),
-        "longest s": max(seconds),
-    }
-    print(f"  {drill}: {len(bad)} bad of {len(seconds)}", flush=True)
-    return row
+    assert (found.kind, found.ranks) == ("missing", (who,)), f"rank {who} was stuck: {found}"
 
 
 def server_drills(times: int) -> list[dict]:
@@ -208,20 +189,16 @@ def _of_server(whose: str, server, asked, folder: Path, times: int) -> list[dict
     limits = protocol.Limits(serving_drills.MAX_BATCH, served_model.CONTEXT)
     sent = malformed.send(server.url, limits, times=40)
     bad = [f"{row['what is wrong']}: {row['status']}" for row in malformed.list_bad_answers(sent)]
-    rows = [_row(f"1,000 malformed requests of {len(sent)} kinds, {whose}", [0.0], bad)]
+    rows = [make_row(f"1,000 malformed requests of {len(sent)} kinds, {whose}", 1, [], bad)]
     killed = serving_drills.run("a worker is killed", server, asked, 10_000)
-    lost = f"{killed['refused']} refused"
-    rows.append(
-        _row(f"10,000 requests, a worker killed, {whose}: {lost}", [0.0], _wrong(killed, server))
-    )
+    what = f"10,000 requests, a worker killed, {whose}: {killed['refused']} refused"
+    rows.append(make_row(what, 1, [], _wrong(killed, server)))
     server.publish(folder / "v2.onnx")
     for name in ("another version, and back", "a broken version"):
         found = [serving_drills.run(name, server, asked) for _ in range(times)]
-        failed = [row for row in found if row["right"] < row["requests"]]
-        bad = [f"{name}: {row}" for row in failed] + [
-            line for row in found for line in _wrong(row, server)
-        ]
-        rows.append({**_row(f"{name}, {whose}", [0.0], bad), "times": times})
+        bad = [f"{name}: {row}" for row in found if row["right"] < row["requests"]]
+        bad += [line for row in found for line in _wrong(row, server)]
+        rows.append(make_row(f"{name}, {whose}", times, [], bad))
     return rows
 
 
@@ -237,34 +214,32 @@ def _wrong(row: dict, server) -> list[str]:
 def main() -> int:
     interrupts.accept()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--warm", type=int, default=300)
-    parser.add_argument("--torchrun", type=int, default=30)
-    parser.add_argument("--faults", type=int, default=10)
-    parser.add_argument("--browser", type=int, default=10)
-    parser.add_argument("--hosts", type=int, default=5)
-    parser.add_argument("--slurm", type=int, default=10)
-    parser.add_argument("--serving", type=int, default=5)
-    parser.add_argument("--stragglers", type=int, default=10)
-    parser.add_argument("--hangs", type=int, default=10)
+    for name, times in TIMES.items():
+        parser.add_argument(f"--{name}", type=int, default=times)
     args = parser.parse_args()
     if min(vars(args).values()) < 0:
         parser.error("each number is 1 or more, or 0 to leave its drills out")
-    starts = {"warm": args.warm, "torchrun": args.torchrun}
-    rows = [launches(start, count) for start, count in starts.items() if count]
-    rows += [repeated(name, args.faults) for name in faults.FAULTS if args.faults]
-    rows += [browser_sessions(args.browser)] if args.browser else []
-    if args.hosts and not simulated_hosts.why_not():
-        kept: dict = {}
-        rows += [host_drill(name, args.hosts, kept) for name in host_drills.DRILLS]
+    kept: dict = {}
+    hosts = {f"hosts: {name}": partial(drill_host, name, kept) for name in host_drills.DRILLS}
+    drills = (
+        (args.warm, {f"{args.warm} launches, warm": partial(launch_two, "warm")}),
+        (args.torchrun, {f"{args.torchrun} launches, torchrun": partial(launch_two, "torchrun")}),
+        (args.faults, {name: partial(provoke, name) for name in faults.FAULTS}),
+        (args.browser, {f"{args.browser} sessions in a browser": open_browser}),
+        (args.hosts, {} if simulated_hosts.why_not() else hosts),
+        (args.stragglers, {"a rank is late by 30 %: it is named": drill_late}),
+        (args.hangs, {"a rank never comes: it is named": drill_stuck}),
+    )
+    rows = [
+        again_and_again(what, count, once)
+        for count, tries in drills
+        for what, once in tries.items()
+        if count
+    ]
+    if kept:
         when_hosts_fail.keep_drills(list(kept.values()), ROOT / "logs" / "host_drills.json")
-    if args.slurm and not slurm.why_not():
-        rows += slurm_jobs(args.slurm)
+    rows += slurm_jobs(args.slurm) if args.slurm and not slurm.why_not() else []
     rows += server_drills(args.serving) if args.serving else []
-    for what, count, once in (
-        ("a rank is late by 30 %: it is named", args.stragglers, drill_late),
-        ("a rank never comes: it is named", args.hangs, drill_stuck),
-    ):
-        rows += [again_and_again(what, count, once)] if count else []
     launch.shut_down()
     left = processes.leftovers(os.getpid())
     print(Table(rows, f"Drills. Processes left at the end: {len(left)}"), flush=True)
