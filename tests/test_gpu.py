@@ -81,7 +81,7 @@ def test_every_part_is_rehearsed_with_torch_and_numpy_alone(recorded):
     assert found["batches"]["then"]["loss"] == found["batches"]["rows"][0]["loss"]
     assert "allocate memory" in found["batches"]["out of memory"]["error"]
     rows = recorded["equality"]["found"]["equality"]
-    assert [(row["script"], row["ranks"]) for row in rows] == [("gpu", 1), ("ddp", 2)]
+    assert [(row["script"], row["ranks"]) for row in rows] == [("gpu", 1), ("ddp", 1), ("ddp", 2)]
     for loop in ("nanoGPT-like", "course"):
         assert recorded["mfu_xl"]["found"][loop]["micro_batch"] == 2
 

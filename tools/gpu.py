@@ -104,12 +104,14 @@ OF_SCRIPT = {
     "striped": {"model": "striped-lstm"},
     "ep": {"model": "moe"},
 }
+# scripts whose collectives gloo has for CUDA tensors, which it sends from no rank to another
+SHARED = {"ddp": 2, "ddp_by_hand": 3, "fsdp": 2, "tp": 2, "hsdp": 4}
 
 
 def prove_equality(part: Part) -> None:
-    """Train every model, then every script: by two ranks that share the GPU where it can."""
+    """Train every model, and by every script: as one rank, and as ranks that share the GPU."""
     asked = [
-        ("gpu", {"model": model, "optimizer": optimizer})
+        ("gpu", 1, {"model": model, "optimizer": optimizer})
         for model in part.choose(MODELS, ["mlp"])
         for optimizer in part.choose(equality.PROVEN_WITH, ["sgd"])
     ]
@@ -117,12 +119,11 @@ def prove_equality(part: Part) -> None:
         there = script.framework is None or importlib.util.find_spec(script.framework)
         left_out = script.cpu_only or name == "horovod" or name != part.choose(name, "ddp")
         if there and not left_out:
-            asked.append((name, part.choose({}, {"model": "mlp"}) | {"optimizer": "sgd"}))
-    for name, flags in asked:
-        # gloo sends no CUDA tensor from rank to rank, as a pipeline does
-        alone = strategies.SCRIPTS[name].launcher == "python" or "pp" in name or name == "3d"
-        prove = partial(compare, part.kind, name, 1 if alone else 2, flags)
-        part.measure(", ".join([name, *flags.values()]), prove, "equality")
+            flags = part.choose({}, {"model": "mlp"}) | {"optimizer": "sgd"}
+            asked += [(name, ranks, flags) for ranks in sorted({1, SHARED.get(name, 1)})]
+    for name, ranks, flags in asked:
+        prove = partial(compare, part.kind, name, ranks, flags)
+        part.measure(", ".join([name, f"{ranks} ranks", *flags.values()]), prove, "equality")
 
 
 def compare(kind: str, script, ranks: int, flags: dict) -> dict:
@@ -418,7 +419,8 @@ def be_part(name: str, folder: Path, rehearsal: bool) -> None:
     torch.set_num_threads(1 if rehearsal else torch.get_num_threads())
     part = Part(name, folder, rehearsal)
     try:
-        gpu = torch.cuda.get_device_name(0) if part.kind == "cuda" else machine.cpu_name()
+        # by nvidia-smi: whoever has begun CUDA can fork no ranks that use it
+        gpu = machine.cpu_name() if rehearsal else machine.gpu_names()[0]
         versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
         about = {"gpu": {"name": gpu}, "versions": versions, "machine": machine.describe()}
         part.content["about"] = about | {"unix_seconds": time.time()}
