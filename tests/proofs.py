@@ -57,5 +57,7 @@ def row(name: str, proofs: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("tools", "slides")]
+    sys.path[:0] = [
+        str(Path(__file__).parents[1] / folder) for folder in ("tools", "tools/recorders", "slides")
+    ]
     print(page())
