@@ -279,9 +279,10 @@ if DEEPSPEED:
 # %% [markdown]
 # ## Lightning's strategies
 #
-# Behind most names is a script of this course. This table is a record, since each start imports
-# Lightning, which takes 10 to 20 s. The last column has how far the losses were from those of
-# `_train_ddp.py`, or the error of what did not run.
+# Behind most names is a script of this course. This table is a record (`lightning.json` in
+# `logs/reference/13b_known_programs/`), since each start imports Lightning, which takes 10 to 20 s.
+# The last column has how far the losses were from those of `_train_ddp.py`, or the error of what
+# did not run.
 
 # %%
 known_programs.strategies()
