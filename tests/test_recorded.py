@@ -100,6 +100,7 @@ def test_recorded_runs_are_all_read_by_somebody():
         for folder, pattern in (
             ("slides", "**/*.md"),
             ("notebooks/sources", "*.py"),
+            ("src/bootcamp_lessons", "**/*.py"),
             ("tests", "*.py"),
         )
         for path in (ROOT / folder).glob(pattern)

@@ -47,7 +47,7 @@ class Lab(replay.RecordedCluster):
         """Return a function that measures an all-reduce of so many bytes at one of PLACES."""
 
         def measure() -> float:
-            name = "sweep-" + where.split()[0]
+            name = {"inside a host": "sweep-inside", "over the link": "sweep-over"}[where]
             script = SRC / "snippets/sweep_all_reduce.py"
             self.sweeps[where] = self.pairs.launch(name, script, 2, **PLACES[where], **SWEEP)
             return read_seconds(self.sweeps[where], size)
