@@ -110,7 +110,7 @@ def test_arguments_that_mean_nothing_are_refused_before_anything_starts(
         ({"fewest_hosts": "two"}, "fewest_hosts='two': expected int | None$"),
         ({"run_dir": 3}, "run_dir=3: expected pathlib.*Path | str | None$"),
         ({"env": ["A=1"]}, "env=.*: expected dict | None$"),
-        ({"framework": "keras"}, "framework='keras': expected one of horovod, lightning, "),
+        ({"framework": "keras"}, "framework='keras': expected one of .*horovod"),
     ],
 )
 def test_options_of_a_wrong_type_are_refused_with_what_to_write(wrong, sentence):

@@ -19,3 +19,4 @@ for epoch in range(3):
     for batch in loader:
         seen[epoch] += batch.tolist()  # a training step in place of a list
     print(f"rank {rank}, epoch {epoch}: samples {seen[epoch][:8]} ...\n", end="")
+dist.barrier()  # a rank that ends early is missed by one that is still joining
