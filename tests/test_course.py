@@ -98,7 +98,6 @@ def test_interrupts_leave_a_report_and_no_kernel(when, tmp_path):
             time.sleep(0.01)
         command.send_signal(signal.SIGINT)
         said = command.stdout.read()
-    assert began.exists() == (when == "in a cell")
     assert "01_long: interrupted" in said
     assert "Interrupted: 1 of 2 lessons ran to their end." in said
     assert command.returncode == 1
