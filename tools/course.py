@@ -349,7 +349,7 @@ def run_lessons(paths: list[Path], folder: Path, expected: Path | None) -> list[
             lesson.save()
             if expected:
                 (expected / f"{path.stem}.md").write_text(lesson.expected())
-            if lesson.error == INTERRUPTED:
+            if lesson.error == INTERRUPTED or interrupts.came:
                 break
     return lessons
 
