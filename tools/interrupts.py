@@ -11,6 +11,7 @@ def accept() -> None:
     A shell without job control (`nohup make test &` in a script) starts background commands with
     SIGINT ignored, and every process below inherits that.
     """
+    came.clear()
     if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.default_int_handler):
         signal.signal(signal.SIGINT, _raise)
 
