@@ -84,7 +84,7 @@ def test_fsdp_sends_the_bytes_of_the_formula(name):
 def test_link_of_two_hosts_carries_the_bytes_of_the_formula(name):
     """What host0's two ranks send to host1's: of HSDP only the gradients of a shard."""
     script, flags = hsdp_lab.SCRIPTS[name]
-    flags |= {**hsdp_lab.SETTING, "hosts": 2, "link": None, "steps": hsdp_lab.STEPS}
+    flags = {**flags, **hsdp_lab.SETTING, "hosts": 2, "link": None, "steps": hsdp_lab.STEPS}
     counted = hsdp_lab.crossing_bytes(trained(script, 4, **flags))
     for other in hsdp_lab.SCRIPTS:
         near = counted == pytest.approx(hsdp_lab.predict_link_bytes(other), rel=0.02)
