@@ -60,6 +60,7 @@ def recorded(tmp_path_factory):
         *gpu.PARTS,
         "fails",
         "dies",
+        "--limit=120",  # of a part: pytest would end this process alone, and not what it started
     ]
     alone = {**os.environ, "PYTHONPATH": str(folder)}
     ended = subprocess.run(command, cwd=folder, env=alone, capture_output=True, text=True)
