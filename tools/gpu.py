@@ -456,6 +456,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gpu-record-", ignore_cleanup_errors=True) as own:
         paths.LOGS, os.environ["TORCHINDUCTOR_CACHE_DIR"] = Path(own), f"{own}/inductor"
         folder, names = args.folder.resolve(), args.parts or PARTS
+        folder.mkdir(parents=True, exist_ok=True)
         statuses = {name: run_part(name, folder, args.rehearse, args.limit) for name in names}
     print(*(f"{name:<12} {status}" for name, status in statuses.items()), sep="\n")
     return int(set(statuses.values()) != {"ok"})
