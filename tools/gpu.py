@@ -160,8 +160,8 @@ def be_rank(rank: int, ranks: int, port: int, arguments: list[str]) -> None:
     os.environ.update({name: str(value) for name, value in own.items()})
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.argv = arguments
-    alive = runpy.run_path(arguments[0], run_name="__main__")
-    os._exit(int(not alive))  # freeing a process group can hang: see train/process_end.py
+    _kept = runpy.run_path(arguments[0], run_name="__main__")
+    os._exit(0)  # with its process group, which can hang when it is freed: train/process_end.py
 
 
 # Speed: loops that are timed
