@@ -11,9 +11,11 @@ import zipfile
 from pathlib import Path
 
 import packaging
+import pip
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from bootcamp.paths import ROOT
+
 PYPROJECT = """\
 [project]
 dependencies = ["torch>=2.11", "helper>=1"]
@@ -37,15 +39,17 @@ def metadata(name: str, version: str, needs: str = "") -> str:
     return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}"
 
 
-def make_wheel(folder: Path, name: str, version: str, needs: str) -> None:
+def write_wheel(folder: Path, name: str, version: str, needs: str) -> None:
     about = f"{name}-{version}.dist-info"
+    contents = {
+        f"{name}.py": f"version = {version!r}\n",
+        f"{about}/METADATA": metadata(name, version, needs),
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/RECORD": "",
+    }
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{name}.py", f"version = {version!r}\n")
-        wheel.writestr(f"{about}/METADATA", metadata(name, version, needs))
-        wheel.writestr(
-            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{about}/RECORD", "")
+        for place, text in contents.items():
+            wheel.writestr(place, text)
 
 
 class Host:
@@ -58,9 +62,8 @@ class Host:
         self.site = next((folder / "env" / "lib").glob("python*/site-packages"))
         for name, version in packages.items():
             self._put(name, version)
-        for module in ("pip", "packaging"):  # as every kernel has them
-            source = Path(packaging.__file__).parent if module == "packaging" else pip_folder()
-            (self.site / module).symlink_to(source)
+        for module in (pip, packaging):  # as every kernel has them
+            (self.site / module.__name__).symlink_to(Path(module.__file__).parent)
         for name in ("tools", "src", "notebooks"):
             (self.clone / name).mkdir(parents=True)
         for name in ("hosted.py", "install.py"):
@@ -70,7 +73,7 @@ class Host:
         (self.clone / "src" / "course.py").write_text("import helper")
         self.wheels.mkdir()
         for wheel in WHEELS:
-            make_wheel(self.wheels, *wheel)
+            write_wheel(self.wheels, *wheel)
 
     def _put(self, name: str, version: str) -> None:
         about = self.site / f"{name}-{version}.dist-info"
@@ -106,61 +109,43 @@ class Host:
         return dict(name.split("-") for name in names)
 
 
-def pip_folder() -> Path:
-    import pip
-
-    return Path(pip.__file__).parent
-
-
 @pytest.mark.slow
 def test_packages_that_are_there_stay_and_what_is_missing_comes(tmp_path):
     host = Host(tmp_path, torch="2.12.1", widgets="7.7.1")
     done = host.run("more")
     assert done.returncode == 0, done.stderr
     # the newest helper, and the course's pin of it, would have brought another torch
-    assert host.packages() == {
-        "torch": "2.12.1",
-        "widgets": "7.7.1",
-        "helper": "1.0",
-        "extra": "1.0",
-    }
+    kept, brought = {"torch": "2.12.1", "widgets": "7.7.1"}, {"helper": "1.0", "extra": "1.0"}
+    assert host.packages() == kept | brought
     assert "widgets is 7.7.1, the course was tested with widgets>=8.1: it stays." in done.stdout
     assert "gone>=3 was not installed: what needs it will say so." in done.stdout
     assert "Installed: helper>=1, extra>=1. torch 2.12.1 stays as it was." in done.stdout
     assert f"in {host.clone / 'notebooks'}" in done.stdout, "nor does a blank in the path matter"
 
 
-@pytest.mark.parametrize(
-    ("packages", "says"),
-    [
-        ({}, "Here there is no torch, and the course needs torch>=2.11. Nothing was changed."),
-        ({"torch": "2.10.0"}, "Here torch is 2.10.0, and the course needs torch>=2.11."),
-        (
-            {"torch": "2.12.0", "helper": "0.9"},
-            "Here helper is 0.9, and the course needs helper>=1.",
-        ),
-    ],
-)
-def test_environment_that_will_not_do_is_refused_and_not_changed(packages, says, tmp_path):
+READ_ONLY = "import os; os.access = lambda *_, **__: False\n"
+REFUSED = [  # packages that are there, groups, what runs before, what is said
+    ({}, (), "", "Here there is no torch, and the course needs torch>=2.11. Nothing was changed."),
+    ({"torch": "2.10.0"}, (), "", "Here torch is 2.10.0, and the course needs torch>=2.11."),
+    ({"torch": "2.12.0", "helper": "0.9"}, (), "", "helper is 0.9, and the course needs helper>=1"),
+    ({"torch": "2.12.0"}, ("mroe",), "", "There is no group mroe: there are kernel, more."),
+    ({"torch": "2.12.1"}, (), READ_ONLY, "The course can't run here without helper>=1."),
+]
+
+
+@pytest.mark.parametrize(("packages", "groups", "before", "says"), REFUSED)
+def test_environment_that_will_not_do_is_refused_and_not_changed(
+    packages, groups, before, says, tmp_path
+):
     host = Host(tmp_path, **packages)
-    done = host.run()
-    assert done.returncode == 1
-    assert says in done.stderr
+    done = host.run(*groups, before=before)
+    assert (done.returncode, says in done.stderr) == (1, True), done.stderr
     assert host.packages() == packages
 
 
 def test_environment_that_is_read_only_keeps_what_it_has(tmp_path):
-    """Without the packages of cells the course goes on, without its core it can't."""
-    before = "import os; os.access = lambda *_, **__: False\n"
     host = Host(tmp_path, torch="2.12.1", helper="1.0")
-    done = host.run(before=before)
+    done = host.run(before=READ_ONLY)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Nothing is installed: {host.site} can't be written by")
     assert "widgets>=8.1 was not installed: what needs it will say so." in done.stdout
-    done = Host(tmp_path / "other", torch="2.12.1").run(before=before)
-    assert done.stderr == "The course can't run here without helper>=1.\n"
-
-
-def test_group_that_is_not_there_is_refused(tmp_path):
-    done = Host(tmp_path, torch="2.12.0").run("mroe")
-    assert "There is no group mroe: there are kernel, more." in done.stderr
