@@ -24,7 +24,6 @@ class BrokenJob:
     fault: str
     old: str
     new: str
-    lint: str
     seen: str
     means: str
     cure: str
