@@ -85,7 +85,6 @@ REFUSED = [  # a command with arguments that it does not know, and what it says
     (["reset.py", "--catch-up", "04; touch x"], NO_LESSON),
     (["test.py", "--lesson", "04; touch x"], NO_LESSON),
     (["test.py", "--lesson", ""], "No lesson was given: give LESSON= one of 00, 01,"),
-    (["cluster.py", "--wrong"], "python3 tools/cluster.py"),
     (["horovod.py", "--wrong"], "python tools/horovod.py"),
     (["lessons.py", "--wrong"], "unrecognized arguments: --wrong"),
     (["planted_bugs.py", "--wrong"], "unrecognized arguments: --wrong"),

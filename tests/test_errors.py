@@ -2,7 +2,7 @@
 
 tests/pasted/*.txt hold errors as people paste them, `== entry | whose wording it is` above each,
 written from the wording of the libraries. unrelated.txt holds what the index must not know.
-Recorded texts are those that tools/recorders/errors.py provoked.
+Recorded texts are of errors that were provoked (logs/README.md).
 """
 
 import re

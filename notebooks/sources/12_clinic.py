@@ -581,5 +581,4 @@ Table([row for row in journal.progress() if row["lesson"].startswith("12")], "Wh
 # - PyTorch source, `torch/nn/parallel/distributed.py`: what the forward pass of DDP sends.
 # - S. Li et al.: *PyTorch Distributed: Experiences on Accelerating Data Parallel Training.* VLDB
 #   2020, arXiv:2006.15704.
-# - The errors of the index: recorded by `tools/recorders/errors.py`; its caption names torch and
-#   machine.
+# - The errors of the index: recorded; its caption names torch and machine.

@@ -1,7 +1,7 @@
 """The index of errors: `errors.explain(text)`, and `errors.index()`, a table to search.
 
 Its entries are in known_errors/, a file for each layer that speaks when a run fails. The texts
-beside them are real: tools/recorders/errors.py provokes errors and keeps how they end.
+beside them are real: errors were provoked, and how they end was kept (logs/README.md).
 """
 
 import html
@@ -174,7 +174,7 @@ def _all_words(entry: Entry) -> str:
 
 def _recorded_with() -> str:
     kinds = sorted({f"torch {r['torch']} on {r['machine']}" for r in read_recorded()})
-    return "; ".join(kinds) or "nothing: run python tools/recorders/errors.py"
+    return "; ".join(kinds) or "nothing"
 
 
 def layers() -> Table:
