@@ -72,7 +72,17 @@ def test_a_misspelt_flag_names_the_one_that_is_meant(flags, says, capsys):
 
 
 REFUSED = [  # script, ranks, flags, words of the sentence
-    ("ddp", 2, "--global-batch 25", "does not divide over 2 ranks"),
+    ("ddp", 2, "--global-batch 33", "33 does not divide over 2 ranks"),
+    ("ddp", 2, "--global-batch 1", "Give a multiple of 2, such as 2"),
+    ("ddp", 2, "--global-batch 10000000 --model mlp", "--global-batch 10000000: the data has"),
+    ("ddp", 2, "--size huge --model mlp", "mlp has no such size. Choose one of tiny, small"),
+    ("ddp", 2, "--model llama", "Argument --model: invalid choice: 'llama'"),
+    ("ddp", 2, "--timeout inf", "expected a number above 0, here at most 604800"),
+    ("ddp", 2, "--lr -1", "--lr -1.0: expected a number above 0"),
+    ("ddp", 2, "--cores-per-rank 4096", "expected a number above 0, here at most"),
+    ("ddp", 2, "--steps 2.5", "Argument --steps: invalid int value: '2.5'"),
+    ("ddp", 2, "--colour red", "Unrecognized arguments: --colour red"),
+    ("cpu", 1, "--run-dir /dev/null/run", "/dev/null/run can't be written: Not a directory"),
     ("pp", 4, "--schedule 1f1b --micro-batches 2", "needs at least 4 micro-batches"),
     ("pp", 2, "--schedule dualpipe --micro-batches 2", "needs at least 4 micro-batches"),
     ("pp", 2, "--schedule interleaved --micro-batches 5 --global-batch 25", "rounds of equal size"),
