@@ -1,7 +1,7 @@
 """The table of strategies: how each script is proved, what the proof must reject, who resumes whom.
 
 test_equality.py runs the cases and the mistakes, test_checkpoint.py the relays. What the ranks of
-these runs hold and send is compared with the formulas in test_plan_here.py.
+these runs hold and send is compared with the formulas in test_run_bytes.py.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Sharded strategies: collectives and bytes of a step, who sends what to whom, what is refused.
 
-That they train what the baseline trains: test_equality.py. What ranks hold: test_plan_here.py.
+That they train what the baseline trains: test_equality.py. What ranks hold: test_run_bytes.py.
 """
 
 import collections
