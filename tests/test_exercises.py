@@ -204,12 +204,27 @@ MISTAKES = """
 - for part in model[:-1]:
 + fully_shard(model, mesh=mesh)
 + for part in model[:-1]:
+== fully_sharded: final parameters apart
+- fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)
+- fully_shard(model, mesh=mesh)
+== fully_sharded: something is not sharded
+- models.initialise(model, args)
++ models.initialise(model, args)
++ model = torch.nn.parallel.DistributedDataParallel(model)
+- for part in model[:-1]:
+- fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
+- fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)
+- fully_shard(model, mesh=mesh)
 == experts_over_ranks: change places
 - return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)
 + return all_to_all(results, experts.received, experts.sent, dist.group.WORLD)
 == two_axes: rows times columns is the world size
 - shape = (world // args.shard, args.shard)
 + shape = (world, args.shard)
+== two_axes: with --shard 1 a rank holds 25% of the parameters, not 100%
+- shape = (world // args.shard, args.shard)
+- mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
++ mesh = init_device_mesh(device.type, (world,))
 == bring_evaluation: deals some samples twice
 - valid_loader = DataLoader(Subset(valid, range(rank, len(valid), world)), args.batch_size)
 + some = DistributedSampler(valid, world, rank, shuffle=False)

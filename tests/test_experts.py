@@ -1,6 +1,6 @@
-"""Expert parallelism: what ranks hold and send, the mixture's arithmetic, the planner's experts.
+"""Expert parallelism: where tokens go, the mixture's arithmetic, the planner's experts.
 
-That it trains what the baseline trains: test_equality.py.
+That it trains what the baseline trains: test_equality.py. What ranks hold and send: lesson 08b.
 """
 
 from argparse import Namespace
@@ -9,7 +9,7 @@ import pytest
 import torch
 from trained import PROOF, trained
 
-from bootcamp.costs import experts, memory, model_shapes, plans, sharding, traffic
+from bootcamp.costs import experts, memory, model_shapes, plans, traffic
 from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.experiments import equality
 from bootcamp.train import models
@@ -20,48 +20,14 @@ TINY = model_shapes.MOE["tiny"]
 FLAGS = {**PROOF, "model": "moe"}
 
 
-def counted(ranks):
-    """A run of lesson 08b: of the script that counts the collectives of one step."""
-    return trained(sharding_tables.make_counting_script("ep"), ranks, **FLAGS, optimizer="adamw")
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_parameters_of_a_rank_are_its_experts_and_what_all_have(ranks):
-    own, others = experts.parameter_bytes("tiny", ranks)
-    assert {rank["parameter_bytes"] for rank in counted(ranks).ranks} == {own + others}
-
-
-def rows_of_a_step(run, step):
-    """For each layer, for each rank: its tokens' rows for each expert."""
-    return list(zip(*(rank["expert_counts"][step] for rank in run.ranks), strict=True))
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_all_to_alls_carry_the_formulas_bytes(ranks):
-    """What ranks hand in, as torch dispatches it; what they send, as the kernel counts it."""
-    run = counted(ranks)
-    tokens = FLAGS["global_batch"] * TINY["context"] // ranks
-    calls = [row for rank in range(ranks) for row in run.collectives(rank)]
-    found = sum(row["nbytes"] * row["count"] for row in calls if row["kind"] == "all-to-all")
-    assert found / ranks == experts.exchanged_bytes(TINY, tokens)
-    between = range(1, FLAGS["steps"] - 1)  # the steps between which the kernel's count is read
-    rows = sum(
-        sum(experts.sent_rows(layer)) for step in between for layer in rows_of_a_step(run, step)
-    )
-    sizes = TINY["layers"] * experts.COUNT_BYTES * TINY["experts"] * (ranks - 1)
-    replicated = experts.parameter_bytes("tiny", ranks)[1]
-    expected = rows / len(between) * TINY["width"] * model_shapes.FLOAT32_BYTES + sizes
-    expected += ranks * sharding.sent_bytes("ddp", replicated, ranks, sharding.GLOO)
-    sent = sum(rank["sent_bytes_per_step"] for rank in run.ranks)
-    assert sent == pytest.approx(expected, rel=0.01)
-
-
 def test_tokens_go_to_two_experts_each_and_none_is_dropped():
-    run = counted(4)
+    flags = {**FLAGS, "optimizer": "adamw"}
+    run = trained(sharding_tables.make_counting_script("ep"), 4, **flags)
     tokens = FLAGS["global_batch"] * TINY["context"]
-    alone = equality.baseline(**FLAGS, optimizer="adamw").ranks[0]["expert_counts"]
+    alone = equality.baseline(**flags).ranks[0]["expert_counts"]
     for step in range(FLAGS["steps"]):
-        layers = rows_of_a_step(run, step)
+        ranks = (rank["expert_counts"][step] for rank in run.ranks)
+        layers = list(zip(*ranks, strict=True))
         assert [sum(map(sum, layer)) for layer in layers] == [2 * tokens] * TINY["layers"]
         together = [[sum(column) for column in zip(*layer, strict=True)] for layer in layers]
         assert together == alone[step], "the ranks' routers choose what one process chooses"

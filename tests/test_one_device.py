@@ -1,19 +1,20 @@
-"""One device, well used: mixed precision, and what checkpointing and accumulation keep.
+"""One device: mixed precision, and how activations and the time of operators are counted.
 
-That they train what the baseline trains: test_equality.py.
+That scripts train what the baseline trains: test_equality.py. What they keep: test_plan_here.py.
 """
 
-import math
+import json
+import os
 
 import pytest
 import torch
+from records import make_trace
 from trained import PROOF, trained
 
 from bootcamp.experiments import equality
+from bootcamp.launcher import process_tree
+from bootcamp.records import trace
 from bootcamp.train import memory_usage
-from bootcamp.train.models import gpt
-
-CONTEXT, WIDTH, LAYERS = (gpt.SIZES["tiny"][name] for name in ("context", "width", "layers"))
 
 
 @pytest.mark.proves("amp")
@@ -26,64 +27,70 @@ def test_mixed_precision_stays_near_float32(autocast, bound):
     assert run.ranks[0]["activation_bytes"] < 0.75 * base.ranks[0]["activation_bytes"]
 
 
-@pytest.mark.parametrize("keep", ["inputs", "products"])
-def test_checkpointing_keeps_what_the_formula_says(keep):
-    """Of the tiny GPT, in float32, 4 bytes an element; products lie between inputs and all."""
-    tokens = PROOF["global_batch"] * CONTEXT
-    block = {"inputs": tokens * WIDTH, "products": tokens * 10 * WIDTH}[keep]
-    head = tokens * (2 * WIDTH + 2 + gpt.VOCABULARY)  # its input, the norm's output, the scores
-    run = trained("activation_checkpointing", keep=keep, **PROOF)
-    kept = run.ranks[0]["activation_bytes"]
-    assert kept == pytest.approx(4 * (LAYERS * block + head), rel=0.05)
-    assert kept < equality.baseline(optimizer="adamw", **PROOF).ranks[0]["activation_bytes"]
-
-
-@pytest.mark.parametrize("micro_batches", [3, 5])
-def test_accumulation_keeps_the_activations_of_the_largest_part(micro_batches):
-    run = trained("accumulate", micro_batches=micro_batches, optimizer="sgd", **PROOF)
-    whole = equality.baseline(optimizer="sgd", **PROOF).ranks[0]["activation_bytes"]
-    batch = PROOF["global_batch"]
-    largest = math.ceil(batch / micro_batches)  # 5 parts of 12 samples are four of 3
-    assert run.ranks[0]["activation_bytes"] == pytest.approx(whole * largest / batch, rel=0.01)
-
-
 def test_data_parallel_says_that_it_splits_nothing():
     run = trained("dp", 1, optimizer="sgd", **PROOF)
     assert run.output().count("it runs the bare model and splits nothing") == 1
 
 
-def counted(forward, *parameters):
-    """Bytes that Activations counts for a forward and backward of a function's sum."""
-    model = torch.nn.ParameterList(parameters)
-    watch = memory_usage.Activations(model)
-    watch.start()
-    forward().sum().backward()
-    watch.stop()
-    return watch.bytes
+@pytest.fixture
+def count():
+    """count(forward, *parameters) -> bytes of activations of a forward and backward of its sum."""
+
+    def count(forward, *parameters):
+        watch = memory_usage.Activations(torch.nn.ParameterList(parameters))
+        watch.start()
+        forward().sum().backward()
+        watch.stop()
+        return watch.bytes - 8  # of the sum, and of the gradient that the backward begins with
+
+    return count
 
 
-def test_activations_counts_what_the_forward_made_and_nothing_else():
+def test_activations_are_what_the_forward_made_and_nothing_else(count):
     weight = torch.ones(100, requires_grad=True)
     data = torch.ones(10, 100)
-    scalars = 8  # bytes of the sum and of the gradient that the backward begins with
-    assert counted(lambda: data * weight, weight) == scalars
-    assert counted(lambda: (data * weight).exp(), weight) == 4 * 1000 + scalars
-    assert counted(lambda: (data * weight).exp().view(1000).exp(), weight) == 8 * 1000 + scalars
-    assert counted(lambda: data[:5].t() * weight[:1].exp(), weight) == 4 + scalars
+    assert count(lambda: data * weight, weight) == 0
+    assert count(lambda: (data * weight).exp(), weight) == 4 * 1000
+    assert count(lambda: (data * weight).exp().view(1000).exp(), weight) == 8 * 1000
+    assert count(lambda: data[:5].t() * weight[:1].exp(), weight) == 4
 
 
-def test_activations_sees_what_checkpointing_gives_up():
+def test_activations_that_checkpointing_gives_up_are_not_counted(count):
     weight = torch.ones(100, requires_grad=True)
+    how = {"use_reentrant": False, "preserve_rng_state": False}
 
     def twice(x):
         return (x * weight).exp().exp()
 
-    kept = counted(lambda: twice(torch.ones(10, 100)), weight)
-    given_up = counted(
-        lambda: torch.utils.checkpoint.checkpoint(
-            twice, torch.ones(10, 100), use_reentrant=False, preserve_rng_state=False
-        ),
-        weight,
-    )
-    assert kept == 4 * 3 * 1000 + 8  # the input, and what each exp returned
-    assert given_up == 4 * 1000 + 8  # the input alone
+    def forget_between():
+        return torch.utils.checkpoint.checkpoint(twice, torch.ones(10, 100), **how)
+
+    assert count(lambda: twice(torch.ones(10, 100)), weight) == 4 * 3 * 1000
+    assert count(forget_between, weight) == 4 * 1000, "the input alone"
+
+
+def test_own_time_of_an_operator_is_without_what_it_calls(tmp_path):
+    calls = [("linear", "cpu_op", 10, 50), ("mm", "cpu_op", 20, 20), ("copy_", "cpu_op", 30, 5)]
+    calls += [("mm", "cpu_op", 45, 10), ("mm", "cpu_op", -80, 50)]
+    traced = make_trace(("training_step", "user_annotation", 0, 100), *calls)
+    elsewhere = make_trace(("mm", "cpu_op", 50, 30), thread=2)
+    path = tmp_path / "0.trace.json"
+    path.write_text(json.dumps({"traceEvents": traced["traceEvents"] + elsewhere["traceEvents"]}))
+    found = trace.time_operators(path)
+    assert found["linear"] == (1, pytest.approx(20e-3))
+    assert found["mm"] == (3, pytest.approx(55e-3)), "the one before the step does not count"
+    assert next(iter(found)) == "mm", "the longest comes first"
+    path.write_text(json.dumps(make_trace(*calls)))
+    with pytest.raises(ValueError, match="holds no whole step"):
+        trace.time_operators(path)
+
+
+def test_cpu_seconds_of_ended_children_count():
+    before = process_tree.read_cpu_seconds(os.getpid())
+    child = os.fork()
+    if not child:
+        while sum(os.times()[:2]) < 0.3:
+            pass
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert process_tree.read_cpu_seconds(os.getpid()) - before > 0.25

@@ -12,7 +12,7 @@ def test_proofs_are_there_for_everything_and_nothing_else(mark):
 
 
 def test_rejections_are_marked():
-    assert len(proofs.marked("rejects")) > 40, "the mistakes of strategy_table.py among them"
+    assert len(proofs.marked("rejects")) > 30, "the mistakes of strategy_table.py among them"
 
 
 def test_lost_marks_leave_their_script_unproved(monkeypatch):

@@ -1,0 +1,214 @@
+"""What lessons calculate, against numbers by hand. What they measure, their own cells check."""
+
+import json
+import pickle
+
+import pytest
+import torch
+from records import make_trace, write_files
+from trained import trained
+
+from bootcamp.costs import layer_cut
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.scripts.variants import variant
+from bootcamp_lessons import ddp_depth, ddp_practice, excerpts
+from bootcamp_lessons.exercises.data_parallel import late_rank
+from bootcamp_lessons.labs import faster_step, silent_bugs
+
+QUIET = {"device": "cpu", "quiet": True}
+SCRIPT = "train.py"
+
+
+def print_rows(snippet: str, ranks: int, **flags) -> list[dict]:
+    """Return what the ranks of a lesson's program printed: a run that the lesson shares."""
+    return excerpts.parse_printed(
+        trained(excerpts.SNIPPETS / f"{snippet}.py", ranks, **QUIET, **flags)
+    )
+
+
+# One device
+
+
+def test_rounding_is_to_the_nearest_and_ties_go_to_the_even_one():
+    one, unit = 1.0, 2.0**-10  # the distance of TF32's numbers after 1
+    given = torch.tensor([one + 0.4 * unit, one + 0.6 * unit, one + 0.5 * unit, one + 1.5 * unit])
+    rounded = faster_step.round_bits(torch.cat([given, -given]), fraction=10)
+    expected = torch.tensor([one, one + unit, one, one + 2 * unit])
+    assert torch.equal(rounded, torch.cat([expected, -expected]))
+
+
+@pytest.mark.parametrize(
+    ("read", "train", "workers", "cores", "expected"),
+    [(40, 20, 0, 2, 60), (40, 20, 2, 2, 30), (40, 20, 2, 8, 20), (90, 20, 2, 8, 45)],
+)
+def test_seconds_of_a_batch_are_the_longest_of_three(read, train, workers, cores, expected):
+    assert faster_step.predict_batch_seconds(read, train, workers, cores) == expected
+
+
+# Replicas
+
+
+def test_baseline_of_lesson_04d_is_clipped():
+    """Else nothing there would show that its scripts clip."""
+    flags = {name: value for name, value in ddp_practice.FLAGS.items() if name != "quiet"}
+    clipped = ddp_practice.launch_baseline(trained, optimizer="sgd")
+    assert equality.compare(clipped, equality.baseline(optimizer="sgd", **flags)).failed
+
+
+def test_compiled_and_wrapped_model_is_one_graph():
+    flags = {name: value for name, value in ddp_practice.FLAGS.items() if name != "quiet"}
+    flags |= {"model": "mlp", "optimizer": "sgd", "backend": "aot_eager"}
+    assert "graphs: 1" in trained(ddp_practice.make_compiled_script(), 2, **flags).output(0)
+
+
+@pytest.fixture
+def late_run(tmp_path):
+    """Two ranks that hang after a traced step of 100 ms; rank 1 was late, and rank 0 waited."""
+    stack = f'rank\n----\n   0\nrank 0, 2 steps done:\n  File "/x/{SCRIPT}", line 2 in <module>\n'
+    error = {"kind": "hang", "traceback": stack}
+    config = {"strategy": "ddp", "device": "cpu", "processes": 2, "cores_per_rank": 1}
+    config |= {"machine": {"cpu": "a CPU", "cores": 2, "gpus": []}, "versions": {"torch": "2.13.0"}}
+    run = write_files(tmp_path, config, {"status": "failed", "error": error})
+    for rank, (computes, reduces) in enumerate([((0, 40), (30, 70)), ((50, 40), (80, 20))]):
+        traced = make_trace(
+            ("training_step", "user_annotation", 0, 100),
+            ("aten::mm", "cpu_op", *computes),
+            ("gloo:all_reduce", "user_annotation", *reduces),
+        )
+        (tmp_path / "ranks" / f"{rank}.trace.json").write_text(json.dumps(traced))
+    return run
+
+
+def test_parts_of_a_step_add_up_and_tell_who_is_late(late_run):
+    table = ddp_depth.split_step(late_run)
+    assert table.column("computes") == pytest.approx([40, 40])
+    assert table.column("waits") == pytest.approx([40, 0])
+    assert table.column("sends") == pytest.approx([20, 10])
+    assert table.column("neither") == pytest.approx([0, 50])
+    assert late_rank(table.rows) == (1, "neither", pytest.approx(50))
+
+
+def test_line_where_a_rank_stands_is_the_scripts(late_run, tmp_path):
+    script = tmp_path / SCRIPT
+    script.write_text("import torch\nloss.backward()\n")
+    assert excerpts.find_waiting_lines(late_run, script) == "rank 0\n    line 2: loss.backward()"
+
+
+def test_flight_recorder_names_the_rank_that_parted(tmp_path):
+    pytest.importorskip("torch.distributed.flight_recorder.fr_trace")
+    group = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    for rank, called in enumerate(("all_reduce", "broadcast")):
+        entry = {
+            "frames": [{"name": "<module>", "filename": SCRIPT, "line": 7}],
+            "record_id": 0, "pg_id": 0, "process_group": ("0", "default_pg"),
+            "collective_seq_id": 1, "p2p_seq_id": 0, "op_id": 1, "is_p2p": False,
+            "profiling_name": f"gloo:{called}", "time_created_ns": 1, "state": "scheduled",
+            "input_sizes": [[1]], "input_dtypes": ["Float"],
+            "output_sizes": [[1]], "output_dtypes": ["Float"],
+            "time_discovered_started_ns": None, "time_discovered_completed_ns": None,
+        }  # fmt: skip
+        dump = {"version": "2.10", "pg_config": group, "pg_status": {}, "entries": [entry]}
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(dump))
+    said = ddp_depth.read_flight_recorder(tmp_path)
+    assert "Culprit rank 1" in said
+    assert f"<module> at {SCRIPT}:7" in said
+
+
+@pytest.mark.parametrize(
+    ("own", "late"),
+    [
+        ([[0.010] * 8, [0.013] * 8], 1),
+        ([[0.0130] * 8, [0.0100] * 8, [0.0102] * 8], 0),
+        ([[0.010] * 8, [0.0105] * 8], None),
+        ([[0.010] * 8, [0.010] * 5 + [0.080] * 3], None),  # disturbed now and then, not late
+    ],
+)
+def test_straggler_is_the_rank_with_the_longest_own_work(tmp_path, own, late):
+    run = write_files(tmp_path, {"processes": len(own)})
+    for rank, steps in enumerate(own):
+        row = {"rank": rank, "own": steps, "rest": [0.1 - seconds for seconds in steps]}
+        (tmp_path / "ranks" / f"{rank}.out").write_text(json.dumps(row))
+    assert ddp_practice.find_straggler(run) == late
+
+
+# Parts of the model
+
+
+def test_error_of_a_hook_on_the_wrong_stage_names_the_line_of_the_loss():
+    """Lesson 06 shows the other places of the hook."""
+    devices = "device, second_device = (torch.device(name) for name in context.devices)"
+    hook = "model[{}].register_forward_pre_hook(lambda stage, inputs: inputs[0].to(second_device))"
+    changes = {
+        devices: 'device, second_device = torch.device("cpu"), torch.device("meta")',
+        "loss.backward()": "",
+        hook.format("half"): hook.format("half - 1"),
+    }
+    script = variant("mp", "mp_early_hook", changes)
+    run = launch.launch(script, 1, steps=1, raises=False, **QUIET)
+    error, line, *_ = excerpts.trace_error(run).splitlines()
+    assert "expected device" in error
+    assert "models.loss" in line
+
+
+def test_best_cut_has_the_cheapest_most_expensive_part():
+    assert layer_cut.best([1, 1, 1, 1], 2) == (0, 2, 4)
+    assert layer_cut.best([0, 1, 1, 4], 2) == (0, 3, 4)
+    assert layer_cut.part_costs([0, 1, 1, 4], (0, 3, 4)) == [2, 4]
+    assert layer_cut.equal(14, 4) == (0, 3, 7, 10, 14)
+    costs = layer_cut.gpt2("small")
+    assert 4 < costs["time"][-1] / costs["time"][1] < 5, "the head is worth more than four blocks"
+    rows = layer_cut.compare(costs, 4)
+    assert rows[0]["time, largest / mean"] == pytest.approx(1.813, abs=1e-3)
+    for row, kind in zip(rows[1:], costs, strict=True):
+        best = min(each[f"{kind}, largest / mean"] for each in rows)
+        assert row[f"{kind}, largest / mean"] == best
+
+
+@pytest.mark.parametrize("order", ["straight", "zigzag"])
+def test_ring_attention_shares_the_work_equally_in_zigzag_alone(order):
+    """That it is plain attention, and what each way sends, lesson 06c checks."""
+    records = print_rows("context_parallel", 4, order=order)
+    work = [sum(record["computed"]) for record in records]
+    assert (len(set(work)) == 1) == (order == "zigzag")
+    for record in records:
+        assert sorted(record["held"]) == list(range(4)), "every block came by"
+
+
+# Shards
+
+
+def test_zero_by_hand_holds_its_parts():
+    """That each stage is the whole training, lesson 07 checks."""
+    stages = print_rows("zero_by_hand", 4)
+    psi = stages[0]["numbers"]
+    layer, whole = psi // 8, 8 * psi
+    parts = 8 * (layer + 7 * layer / 4)  # one that is not cut yet, seven parts
+    for number, stage in enumerate(stages):
+        assert stage["most"]["optimizer"] == 2 * whole / (4 if number >= 1 else 1)
+        assert stage["most"]["gradients"] == (parts if number >= 2 else whole)
+        assert stage["kept"]["parameters"] == (whole / 4 if number == 3 else whole)
+
+
+@pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")
+def test_zero_1_alone_keeps_all_gradients_between_micro_batches():
+    first, second = print_rows("zero_accumulate", 2)
+    whole = first["whole"]
+    assert first["ends"] == [whole, whole // 2]
+    assert second["ends"] == [whole // 2, whole // 2]
+
+
+# Three axes
+
+
+def test_recorded_curves_show_no_bug_and_one_that_does_is_noticed():
+    """Every broken curve stays nearer to the right one than a step moves it, by far in most."""
+    found = silent_bugs.read_curves()["curves"]
+    assert list(found) == list(silent_bugs.CASES)
+    for name, both in found.items():
+        gap = silent_bugs.compare_curves(both)
+        assert 1e-5 < gap["apart"] < 0.2 * gap["moves"], name
+    right = [5 - step / 10 + (step % 2) / 10 for step in range(50)]
+    gap = silent_bugs.compare_curves({"right": right, "wrong": [loss + 0.3 for loss in right[20:]]})
+    assert gap["apart"] == pytest.approx(0.3)
+    assert gap["moves"] < gap["apart"]
