@@ -280,7 +280,13 @@ GIVEN = {
     "plots.loss_curves: many, some without a number": lambda make: [
         make("cpu", 1),
         *(
-            make("ddp", n, cpu=f"Processor {n} of another machine", losses=[4.0] + 5 * [loss])
+            make(
+                "ddp",
+                n,
+                cpu=f"Processor {n} of another machine",
+                losses=[4.0] + 5 * [loss],
+                status="failed",
+            )
             for n, loss in zip((1, 2, 4, 8, 16), (3.0, *[float("nan")] * 4), strict=True)
         ),
     ],
@@ -302,17 +308,23 @@ GIVEN = {
         make_crowded(make, 190.0),
     ],
     "plots.scaling: many": make_growing,
+    "plots.scaling: left out": lambda make: [
+        make("cpu", 1, 50.0),
+        make("ddp", 1),
+        make("ddp", 2, 150.0),
+        make("ddp", 4, shared=True),
+        make_crowded(make),
+    ],
     "plots.scaling: long names": lambda make: [
         make("single_process", 1),
         *(make(f"model_parallel_{k}", 2) for k in range(3)),
     ],
     "plots.scaling: slower than one": lambda make: [make("ddp", 1), make("ddp", 2, 15.0)],
     "plots.scaling: shared cores": lambda make: [make("ddp", 1, shared=True), make("ddp", 2)],
-    "plots.scaling: one core": lambda make: [make("ddp", n, cores=1) for n in (1, 2)],
     "plots.memory": lambda make: [make("cpu", 1), make("ddp", 2), make_crowded(make)],
     "plots.memory: 8 GPUs": lambda make: [make("ddp_by_hand", 8, device="cuda")],
     "plots.timeline": lambda make: [make("ddp", 2, traced=(0, 1))],
-    "plots.timeline: 8 ranks": lambda make: [make("mp", 8, cores=2, traced=range(8))],
+    "plots.timeline: 7 of 8 ranks": lambda make: [make("mp", 8, cores=2, traced=range(7))],
     "plots.sent_bytes": lambda make: [
         make("ddp", 1, sent=0.0),
         make_crowded(make),

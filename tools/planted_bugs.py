@@ -134,7 +134,7 @@ src/bootcamp/drawing/plots/run_bars.py: tests/test_figures.py -k sent_bytes
 - counted = sum(counts) / len(counts)
 + counted = formula
 # ranks without a core of their own count as scaling
-src/bootcamp/drawing/plots/scaling.py: tests/test_figures.py -k measures_none
+src/bootcamp/drawing/plots/scaling.py: tests/test_figures.py -k 'legible and scaling'
 - fitting = [run for run in runs if not run.oversubscribed]
 + fitting = list(runs)
 # an interval that is too narrow
