@@ -93,8 +93,8 @@ cluster:  ## install Slurm for the simulated cluster (root on Debian), or say ho
 triton:  ## install Triton Inference Server into .venv-triton (Linux, x86_64), or say why not
 	@$(PYTHON) tools/triton_server.py
 
-drills: $(COMPLETE)  ## faults and launches in numbers: launches, every fault, drills on hosts and jobs, again and again
-	$(PY) tools/drills.py
+drills: $(COMPLETE)  ## faults in numbers: the tests of faults, again and again
+	$(PY) tools/drills.py $(ARGS)
 
 bugs: $(COMPLETE)  ## plants bugs in copies, one after another, and says which test finds each
 	$(PY) tools/planted_bugs.py

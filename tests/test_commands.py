@@ -91,7 +91,7 @@ REFUSED = [  # a command with arguments that it does not know, and what it says
     (["recorders/accuracy.py", "--times", "0"], "or more"),
     (["bench.py", "--launches", "0"], "or more"),
     (["bench.py", "--steps", "6"], "or more"),
-    (["drills.py", "--warm", "-1"], "or more"),
+    (["drills.py", "--times", "0"], "or more"),
 ]
 
 

@@ -275,8 +275,8 @@ host_drills.table([hung])
 #
 # ### All drills
 #
-# The others take longer: this is a record, and `make drills` makes it again. The column *who is
-# named* is what the tools found, without being told what was broken.
+# The others take longer: this is a record. The column *who is named* is what the tools found,
+# without being told what was broken.
 
 # %%
 when_hosts_fail.all_drills()

@@ -2,7 +2,7 @@
 
 Where a machine can have neither hosts nor Slurm, they return what was recorded in
 logs/reference/09b_when_hosts_fail/, and say so. To record it anew: BOOTCAMP_RECORD=1 python
-tools/notebooks.py 09b, and make drills for the table of all drills.
+tools/notebooks.py 09b.
 """
 
 import re
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bootcamp.experiments import replay
-from bootcamp.files import read_json, write_json
+from bootcamp.files import read_json
 from bootcamp.hosts import drills
 from bootcamp.hosts.slurm import SlurmJob
 from bootcamp.launcher.launch import Options
@@ -161,12 +161,6 @@ def _describe_attempts(run: Run, lost_at: float) -> dict:
 
 
 def all_drills() -> Table:
-    """Table the drills of the last `make drills` on this machine, or the recorded ones."""
-    here, elsewhere = LOGS / "host_drills.json", RECORDS / "drills.json"
-    kept = read_json(here) or read_json(elsewhere)
-    return host_drills.table([Outcome(**row) for row in kept["drills"]])
-
-
-def keep_drills(outcomes: list[Outcome], path: Path) -> None:
-    """Write the outcomes of drills where `all_drills` finds them."""
-    write_json(path, {"drills": [asdict(one) for one in outcomes]})
+    """Table all drills, as they were recorded."""
+    kept = read_json(RECORDS / "drills.json")["drills"]
+    return host_drills.table([Outcome(**row) for row in kept])
