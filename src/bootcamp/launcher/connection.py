@@ -255,8 +255,7 @@ def _conclude(folder: Path, error: dict) -> None:
     """Write the summary of a run if neither its ranks nor the supervisor have."""
     if summary.read(folder)["status"] == "running":
         status = "interrupted" if error["kind"] == "interrupted" else "failed"
-        with contextlib.suppress(OSError):
-            summary.write(folder, status, error=error)
+        summary.write(folder, status, error=error)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bootcamp.launcher.run_request import RunRequest
 from bootcamp.records import rank_errors, summary
+from bootcamp.records.runs import Run
 
 MOST_CHARACTERS = 20_000  # of an output that are read
 IN_TORCHRUNS_REPORT = re.compile(r"^ *rank +: (\d+) \(local_rank.*\n *exitcode +: (-?\d+)", re.M)
@@ -28,7 +29,7 @@ def describe_failure(folder: Path, request: RunRequest, codes: dict) -> dict:
     first = next((name for name, code in failed.items() if code < 0), next(iter(failed)))
     rank, code = first, failed[first]
     if request.agents:
-        outputs = {name: _read_outputs(folder, name) for name in failed}
+        outputs = {name: Run(folder).output(name) for name in failed}
         rank, first, code = _find_first_rank(folder, outputs, code) or (None, first, code)
         text = _select_output(outputs[first], rank, request.hosts)
     else:
@@ -112,8 +113,3 @@ def _find_error(text: str, rank: int | None, code: int) -> str:
     if lines and (rank is None or code in (1, 2)):
         return lines[-1]
     return f"{'the command' if rank is None else f'rank {rank}'} ended with exit code {code}"
-
-
-def _read_outputs(folder: Path, launcher: str) -> str:
-    paths = [folder / "ranks" / f"{launcher}.{suffix}" for suffix in ("out", "err")]
-    return "".join(path.read_text(errors="replace") for path in paths if path.exists())

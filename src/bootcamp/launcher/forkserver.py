@@ -82,7 +82,7 @@ def main() -> None:
     for library in (*PRELOADED, *libraries):
         __import__(library)
     gc.freeze()  # else a fork's collections walk over all that, and copy its pages
-    signal.signal(signal.SIGCHLD, _reap_children)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
     take_connections = _receive_connections if place.isdigit() else _accept_connections
     for connection in take_connections(server):
         _fork_for(connection, server)
@@ -132,12 +132,6 @@ def _call_in_fork(function) -> int:
     os.close(writer)
     with open(reader) as pipe:
         return int(pipe.read() or 0)
-
-
-def _reap_children(*_) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def _fork_for(connection: socket.socket, server: socket.socket) -> None:

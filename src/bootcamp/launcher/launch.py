@@ -374,6 +374,4 @@ def run_command(command: list[str], seconds: float = 120.0, env: dict | None = N
     environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1", **mark(folder)}
     request = RunRequest(str(folder), "command", agents=[Command(command, environment)])
     request.hang_seconds = request.busy_seconds = seconds
-    run = follow(request, progress.Silent(), raises=True)
-    printed = [run.folder / "ranks" / f"launcher.{end}" for end in ("out", "err")]
-    return "".join(path.read_text(errors="replace") for path in printed)
+    return follow(request, progress.Silent(), raises=True).output("launcher")

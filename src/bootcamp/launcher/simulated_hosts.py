@@ -41,7 +41,7 @@ from bootcamp.linux import NAMESPACES
 
 KINDS = ("net", "uts", "mnt")  # of namespaces that a host has of its own
 EVERY_KIND = sum(NAMESPACES[kind] for kind in KINDS)
-MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 4096, 16384, 1 << 18, 2  # <sys/mount.h>
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18  # <sys/mount.h>
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 INTERFACE = machine.HOST_INTERFACE
 RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
@@ -180,20 +180,17 @@ def enter_user_namespace(uid: int, gid: int) -> None:
 
 
 def _write_etc_hosts(count: int) -> None:
-    """Lay an /etc/hosts with all hosts' names over the machine's, in this mount namespace only.
-
-    The file is on a disk in memory, which is mounted for a moment over the temporary files.
-    """
+    """Lay an /etc/hosts with all hosts' names over the machine's, in this mount namespace only."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     for host in range(count):
         # torch asks for a peer's name by its IPv4 address as IPv6 writes it, and warns without one
         lines += [f"{start}{address(host)} {name(host)}" for start in ("", "::ffff:")]
-    over = tempfile.gettempdir()
     mount("none", "/", "none", MS_REC | MS_PRIVATE)  # nothing gets out
-    mount("tmpfs", over, "tmpfs")
-    Path(over, "hosts").write_text("\n".join([*lines, ""]))
-    mount(f"{over}/hosts", "/etc/hosts", "none", MS_BIND)
-    linux.call("umount2", over.encode(), MNT_DETACH)
+    with tempfile.NamedTemporaryFile("w") as file:  # stays as long as it is mounted
+        file.write("\n".join([*lines, ""]))
+        file.flush()
+        os.fchmod(file.fileno(), 0o644)
+        mount(file.name, "/etc/hosts", "none", MS_BIND)
 
 
 def mount(what: str, place: Path | str, kind: str, flags: int = 0, options: str = "") -> None:

@@ -24,13 +24,12 @@ def main(command: list[str]) -> int:
         process_tree.kill_everything_below()
         os._exit(1)
 
-    if sys.platform == "linux":
-        signal.signal(signal.SIGTERM, end_everything)
-        linux.adopt_orphans()
-        parent = os.getppid()
-        linux.die_with_parent(signal.SIGTERM)
-        if os.getppid() != parent:
-            return 1
+    signal.signal(signal.SIGTERM, end_everything)
+    linux.adopt_orphans()
+    parent = os.getppid()
+    linux.die_with_parent(signal.SIGTERM)
+    if os.getppid() != parent:
+        return 1
     code = subprocess.Popen(command, close_fds=False).wait()  # files passed to us are meant for it
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)

@@ -18,6 +18,7 @@ Imports no torch, so that it is there before the fork server has loaded it.
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -143,6 +144,7 @@ class SupervisedRun:
         self.hosts = RunHosts(request)
         self._exits: set[asyncio.Task] = set()
         self._why_stopped = ""
+        self._write = functools.partial(summary.write, self.folder)
         self._work = asyncio.create_task(self._start_and_watch())
 
     def stop(self, why: str) -> None:
@@ -318,10 +320,6 @@ class SupervisedRun:
         if self.devices.shared:
             self._write(**summary.read(self.folder), shared_cores=True)
         return failure
-
-    def _write(self, status: str, **content) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the kernel is told in any case
-            summary.write(self.folder, status, **content)
 
 
 class Supervisor:

@@ -163,8 +163,8 @@ class Run(Measurement):
         found = rank_errors.read_errors(self.folder)
         return "\n\n".join(each.describe(found[0].unix_seconds) for each in found)
 
-    def output(self, rank: int = 0) -> str:
-        """Return the standard output of one rank, and then its standard error."""
+    def output(self, rank: int | str = 0) -> str:
+        """Return the output and then the errors of one rank, or of a launcher by its name."""
         paths = [self.folder / "ranks" / f"{rank}.{end}" for end in ("out", "err")]
         return "".join(path.read_text(errors="replace") for path in paths if path.exists())
 

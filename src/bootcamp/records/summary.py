@@ -4,6 +4,7 @@ Rank 0 writes it when the run ends well, any rank that raises writes it when it 
 launcher writes it for ranks that no longer can.
 """
 
+import contextlib
 import json
 import statistics
 from pathlib import Path
@@ -41,7 +42,7 @@ def failure(
 def write(run_dir: Path, status: str, **content) -> dict:
     """Write the run's summary, with the measures of its steps. content: other values.
 
-    On a full disk it goes into the room reserved for it, without the rest.
+    On a full disk it goes into the room reserved for it, without the rest; fails in silence.
     """
     content = {"status": status, **summarize_steps(read_steps(run_dir)), **content}
     try:
@@ -50,7 +51,8 @@ def write(run_dir: Path, status: str, **content) -> dict:
         error = content.get("error")
         if error:  # the reserved room is small: keep the end of a long message
             error = {**error, "message": error["message"][-1000:], "traceback": ""}
-        _write_reserved(run_dir, "r+", {"status": status, "error": error})
+        with contextlib.suppress(OSError):
+            _write_reserved(run_dir, "r+", {"status": status, "error": error})
     return content
 
 

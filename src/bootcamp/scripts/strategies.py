@@ -1,6 +1,6 @@
 """The registry of training scripts: their parents, how each is started, and copies of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bootcamp import files, paths
@@ -18,8 +18,7 @@ class Script:
     defines: tuple[str, ...] = ()  # functions and classes that its framework demands
     own_device: bool = False  # it chooses its device; launch passes it no --device
     cpu_only: bool = False  # it trains on the CPU even where there are GPUs
-    in_parts: bool = False  # a rank holds only a part of the model
-    file: str | None = None  # its place under src/, if that is not `_train_<name>.py`
+    file: str | None = None  # where it is, if that is not src/_train_<name>.py
     takes_course_flags: bool = True  # those of config.parse, and it writes a record
 
     @property
@@ -51,41 +50,21 @@ SCRIPTS = {
         Script("accelerate", parent="ddp", framework="accelerate"),
         Script("mp", parent="gpu", launcher="python", own_device=True),
         Script("ddp_mp", parent="mp", own_device=True),
-        Script("pp", parent="ddp", in_parts=True),
-        Script("ddp_pp", parent="pp", in_parts=True),
-        Script("fsdp_pp", parent="ddp_pp", in_parts=True),
-        Script("3d", parent="ddp_pp", in_parts=True),
-        Script("tp", parent="ddp", in_parts=True),
-        Script("striped", parent="ddp", defines=("enter", "leave"), in_parts=True),
-        Script("ep", parent="ddp", defines=("dispatch", "combine"), in_parts=True),
-        Script("fsdp_tp", parent="tp", in_parts=True),
+        Script("pp", parent="ddp"),
+        Script("ddp_pp", parent="pp"),
+        Script("fsdp_pp", parent="ddp_pp"),
+        Script("3d", parent="ddp_pp"),
+        Script("tp", parent="ddp"),
+        Script("striped", parent="ddp", defines=("enter", "leave")),
+        Script("ep", parent="ddp", defines=("dispatch", "combine")),
+        Script("fsdp_tp", parent="tp"),
         Script("zero1", parent="ddp"),
-        Script("fsdp", parent="ddp", in_parts=True),
-        Script("fsdp_in_practice", parent="fsdp", in_parts=True),
-        Script("hsdp", parent="fsdp", in_parts=True),
-        Script("zero", parent="ddp", framework="deepspeed", in_parts=True),
-        Script("megatron", parent="tp", framework="megatron", in_parts=True),
+        Script("fsdp", parent="ddp"),
+        Script("fsdp_in_practice", parent="fsdp"),
+        Script("hsdp", parent="fsdp"),
+        Script("zero", parent="ddp", framework="deepspeed"),
+        Script("megatron", parent="tp", framework="megatron"),
     )
-}
-
-
-_HOROVOD = {"launcher": "horovodrun", "framework": "horovod"}
-# other scripts of the course that take its flags or need more than torchrun, by their place in src/
-PROGRAMS = {
-    file: Script(Path(file).stem, file=file, **about)
-    for file, about in {
-        "snippets/sweep_all_reduce.py": {},
-        "snippets/ddp_accumulate.py": {},
-        "snippets/ddp_elastic.py": {},
-        "snippets/ddp_with_dataloader.py": {},
-        "snippets/ddp_from_horovod.py": {},
-        "snippets/serve_replicas.py": {},
-        "snippets/serve_pipeline.py": {"in_parts": True},
-        "snippets/horovod_accumulate.py": _HOROVOD | {"own_device": True},
-        "snippets/horovod_scaled.py": _HOROVOD | {"own_device": True},
-        "snippets/horovod_names.py": _HOROVOD | {"takes_course_flags": False},
-        "snippets/horovod_ranks.py": _HOROVOD | {"takes_course_flags": False},
-    }.items()
 }
 
 
@@ -121,8 +100,17 @@ def describe(script: str | Path) -> Script:
         return SCRIPTS[str(script)]
     path = Path(script).resolve()
     original = path if path.is_relative_to(SRC) else _find_original(path)
-    known = {each.path: each for each in (*SCRIPTS.values(), *PROGRAMS.values())}
-    return known.get(original) or Script(path.stem, takes_course_flags=False)
+    known = {each.path: each for each in SCRIPTS.values()}
+    return known.get(original) or _describe_other(original)
+
+
+def _describe_other(path: Path) -> Script:
+    """Describe a script of no strategy; one of the course's own says by its imports how it runs."""
+    text = path.read_text() if path.is_relative_to(SRC) and path.exists() else ""
+    script = Script(path.stem, file=str(path), takes_course_flags="config.parse(" in text)
+    if "import horovod" in text:
+        return replace(script, launcher="horovodrun", framework="horovod", own_device=True)
+    return script
 
 
 def variants_folder() -> Path:
