@@ -1,68 +1,81 @@
-"""Lesson 14: plans within limits, tried without the slow link where its speed is not the point."""
+"""Lesson 14: plans that are run within limits, and plans for clusters that are not here.
 
+The first are tried without the slow link, where its speed is not the point; the second are
+predicted: the search, the judge, the board, the exercises.
+"""
+
+import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import trained
 
-from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.classroom import predict as predictions
+from bootcamp.classroom.predict import PredictionMissing, predict
+from bootcamp.costs.hardware import Cluster, gpu
+from bootcamp.costs.model_shapes import find_model
+from bootcamp.costs.plans import Plan, list_candidates
+from bootcamp.launcher import simulated_hosts
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import capstone, exercise
+from bootcamp_lessons import capstone, exercise, plan_contest
+
+SMALL_LIMIT, FITS = exercise.find("capstone_small"), exercise.find("capstone_fits")
+HSDP = {"script": "hsdp", "shard": 2}
+RECKONED = {"states_mb": 2.7, "activations_mb": 13.5}
 
 
 @pytest.fixture(autouse=True)
 def open_link(monkeypatch, tmp_path):
     monkeypatch.setattr(capstone, "LINK", None)
-    monkeypatch.setattr(capstone, "LOGS", tmp_path)
+    for module in (capstone, plan_contest):
+        monkeypatch.setattr(module, "LOGS", tmp_path)
     shared = SimpleNamespace(launch=trained.trained)  # several answers are judged by the same runs
     monkeypatch.setattr(capstone, "launch", shared)
 
 
+def check_refusal(task, given, says: str):
+    """Require that an answer is refused with these words; the result."""
+    result = exercise.try_out(task, given)
+    assert not result.solved
+    assert says in str(result), result
+    return result
+
+
+# Plans that are run
+
+
 @pytest.mark.solves("capstone_small")
-def test_plan_within_both_limits_solves_the_exercise(monkeypatch):
-    tried = []
-    real = capstone.try_plan
-    monkeypatch.setattr(
-        capstone, "try_plan", lambda *given: tried.append(real(*given)) or tried[-1]
-    )
-    result = exercise.try_out(exercise.find("capstone_small"), {"script": "pp", "micro_batches": 8})
+def test_plan_within_both_limits_solves_the_exercise():
+    result = exercise.try_out(SMALL_LIMIT, {"script": "pp", "micro_batches": 8})
     assert result.solved, result
     assert "MB on the fullest rank of 10.0" in str(result)
-    assert tried[0].world == 4
-    assert simulated_hosts.why_not() or tried[0].config["hosts"] == 2
 
 
 @pytest.mark.solves("capstone_fits")
 def test_hybrid_shards_fit_the_larger_limit_only():
-    plan = {"script": "hsdp", "shard": 2}
-    reckoned = {"states_mb": 2.7, "activations_mb": 13.5}
-    assert exercise.try_out(exercise.find("capstone_fits"), plan | reckoned).solved
-    result = exercise.try_out(exercise.find("capstone_small"), plan)
-    assert not result.solved
+    assert exercise.try_out(FITS, HSDP | RECKONED).solved
+    result = check_refusal(SMALL_LIMIT, HSDP, "Which strategy cuts them too?")
     # the head's gathered parameters are alive when the backward begins, now and then twice
     assert re.search(r"Seen: 16\.[23] MB: activation 13\.[56]", str(result))
-    assert "Which strategy cuts them too?" in str(result)
 
 
 @pytest.mark.parametrize(
     ("reckoned", "says"),
     [
         ({}, "no number for states_mb and activations_mb"),
-        ({"states_mb": 1.34}, "no number for activations_mb"),
-        ({"states_mb": "1.34", "activations_mb": 13.5}, "no number for states_mb"),
+        ({"states_mb": "2.7", "activations_mb": 13.5}, "no number for states_mb"),
         ({"states_mb": 5.4, "activations_mb": 13.5}, "states: 5.4 MB is too much"),
-        ({"states_mb": 1.34, "activations_mb": 3.4}, "activations: 3.4 MB is too little"),
+        ({"states_mb": 2.7, "activations_mb": 3.4}, "activations: 3.4 MB is too little"),
     ],
-    ids=["nothing", "half", "a text", "states of DDP", "activations shared twice"],
+    ids=["nothing", "a text", "states of DDP", "activations shared twice"],
 )
 def test_plan_that_fits_without_the_reason_is_no_answer(reckoned, says):
-    result = exercise.try_out(exercise.find("capstone_fits"), {"script": "fsdp", **reckoned})
-    assert not result.solved
-    assert says in str(result), result
+    check_refusal(FITS, HSDP | reckoned, says)
 
 
-@pytest.mark.parametrize("name", ["capstone_fits", "capstone_small"])
+@pytest.mark.parametrize("task", [FITS, SMALL_LIMIT], ids=lambda task: task.name)
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -74,24 +87,28 @@ def test_plan_that_fits_without_the_reason_is_no_answer(reckoned, says):
         ({"script": "hsdp", "shard": 3}, "--shard: 4 ranks do not"),
     ],
 )
-def test_plan_that_does_not_fit_is_told_why(name, given, says):
-    if name == "capstone_fits" and isinstance(given, dict):
-        given = {"states_mb": 5.4, "activations_mb": 13.5} | given
-    result = exercise.try_out(exercise.find(name), given)
-    assert not result.solved
-    assert says in str(result), result
+def test_plan_that_does_not_fit_is_told_why(task, given, says):
+    if isinstance(given, dict) and task is FITS:
+        given = RECKONED | given
+    result = check_refusal(task, given, says)
     assert ("Hint: " in str(result)) == (given is not None), "the first attempt brings it"
 
 
-def test_other_training_is_not_valid_however_fast():
+def test_plan_that_trains_otherwise_is_not_valid_however_fast():
     whole = {"batches = data.Batches(args, rank, world)": "batches = data.Batches(args, 0, 1)"}
+    plan = capstone.parse_plan(variant("ddp", "capstone_whole", whole))
     with pytest.raises(exercise.Wrong, match="samples that two ranks trained on"):
-        capstone.try_plan(
-            capstone.parse_plan(variant("ddp", "capstone_whole", whole)), max_bytes=10**9
-        )
+        capstone.try_plan(plan, max_bytes=10**9)
 
 
-def test_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
+def test_plans_are_tried_on_two_hosts_where_there_are_hosts(monkeypatch):
+    monkeypatch.setattr(simulated_hosts, "why_not", lambda: "")
+    assert capstone.choose_hosts() == {"hosts": 2, "link": None}
+    monkeypatch.setattr(simulated_hosts, "why_not", lambda: "no namespaces here")
+    assert capstone.choose_hosts() == {"device": "cpu"}
+
+
+def test_board_of_runs_ranks_valid_entries_by_tokens_per_second(monkeypatch):
     class Measured:
         ranks = [{f"{kind}_bytes": 1e6 for kind in capstone.KINDS}]
         config = {"hosts": 1}
@@ -118,9 +135,150 @@ def test_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
     assert len(capstone.board()) == 0
 
 
-def test_ranks_are_this_machines_without_hosts(monkeypatch):
-    monkeypatch.setattr(simulated_hosts, "why_not", lambda: "no namespaces here")
-    assert capstone.choose_hosts() == {"device": "cpu"}
-    run = launch.launch("fsdp", 4, steps=3, quiet=True, **capstone.MODEL, **capstone.choose_hosts())
-    assert capstone.count_models_sent(run) is None
-    assert capstone.count_fullest_rank_bytes(run) < capstone.MAX_BYTES
+# Plans that are predicted
+
+TASKS = plan_contest.TASKS
+SMALL = plan_contest.Task("small", "8B", find_model("Llama 3 8B"), Cluster(gpu("H100"), 16), 64)
+# what people propose; each is far from the fastest in one task at least
+RECIPES = {
+    "all data, ZeRO-3": {"data": 256, "stage": 3},
+    "tensor and FSDP": {"tensor": 8, "data": 32, "stage": 3},
+    "tensor and FSDP, recomputed": {"tensor": 8, "data": 32, "stage": 3, "recompute": "full"},
+    "tensor, pipeline, ZeRO-1": {"tensor": 8, "pipeline": 4, "data": 8, "stage": 1},
+    "HSDP": {"data": 256, "stage": 3, "shard": 64},
+}
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_fastest_plan_is_no_slower_than_the_candidates_and_its_neighbours(task):
+    best = plan_contest.find_best(task)
+    seconds = task.predict(best).seconds
+    plans = filter(task.fits, list_candidates(task.shape, task.cluster, task.batch))
+    assert seconds <= min(task.predict(plan).seconds for plan in plans)
+    assert task.fits(best)
+    near = [task.predict(one).seconds for _, one in plan_contest.fitting_changes(best, task)]
+    assert len(near) > 3
+    assert seconds <= min(near)
+    assert plan_contest.judge(plan_contest.changed_knobs(best), task).accepted
+
+
+def test_plans_win_in_one_task_at_most():
+    """Neither what wins in one of them, nor what people propose."""
+    plans = [plan_contest.changed_knobs(plan_contest.find_best(task)) for task in TASKS.values()]
+    for plan in [*plans, *RECIPES.values()]:
+        assert sum(plan_contest.judge(plan, task).accepted for task in TASKS.values()) <= 1, plan
+
+
+TENSOR_FSDP = RECIPES["tensor and FSDP"]
+LIMITS = [
+    ("fast", {"tensor": 8, "data": 8, "pipeline": 4, "stage": 1}, "tensor-parallel collectives"),
+    ("slow", TENSOR_FSDP, "gradients and parameters on the links"),
+    ("slow", {"tensor": 8, "data": 2, "pipeline": 16}, "the pipeline's bubble"),
+    ("long", TENSOR_FSDP | {"recompute": "full"}, plan_contest.AGAIN),
+    ("long", TENSOR_FSDP, "memory"),
+    ("fast", {"tensor": 2, "data": 32, "pipeline": 4, "stage": 1}, "compute, "),
+]
+
+
+@pytest.mark.parametrize(("name", "plan", "limit"), LIMITS)
+def test_limits_are_named_with_a_change_that_keeps_its_promise(name, plan, limit):
+    verdict = plan_contest.judge(plan, TASKS[name])
+    assert not verdict.accepted
+    assert verdict.limit.startswith(limit)
+    said, seconds = re.fullmatch(r"One change: (.+), then ([\d.]+) s\.", verdict.knob).groups()
+    changed = dict(plan)
+    for knob, _, now in re.findall(r"([\w-]+) (\S+) to (selective op|\S+)", said):
+        changed[knob.replace("-", "_")] = int(now) if now.isdecimal() else now
+    after = plan_contest.judge(changed, TASKS[name])
+    assert after.fits
+    assert f"{after.seconds:.2f}" == seconds
+    assert not verdict.fits or after.seconds < verdict.seconds
+
+
+def test_changes_are_promised_only_where_they_help(monkeypatch):
+    slow = TASKS["slow"]
+    two = plan_contest.judge({"data": 256, "stage": 3}, slow)
+    assert two.knob.startswith("Two changes: ")
+    assert ", and " in two.knob
+    too_large = replace(SMALL, shape=find_model("GPT 1T"))
+    nearest = plan_contest.judge({"data": 16, "stage": 3}, replace(too_large, batch=16))
+    assert re.search(r"No two changes make it fit\. Nearest: .+, then [\d.]+ GB\.", str(nearest))
+    with pytest.raises(ValueError, match="small: no plan fits H100"):
+        plan_contest.find_best(too_large)
+    monkeypatch.setattr(plan_contest, "changes", lambda plan: iter([("nothing", plan)]))
+    said = plan_contest.suggest_change.__wrapped__(slow.plan(TENSOR_FSDP), slow)  # not kept
+    assert said.startswith("No two changes make it faster")
+
+
+def test_accepted_is_what_fits_within_the_share_of_the_task():
+    verdict = plan_contest.judge({"data": 16, "stage": 3}, SMALL)
+    assert sum(verdict.parts.values()) == pytest.approx(verdict.seconds)
+    for slower, accepted in ((0.97, True), (1.0, True), (1.049, True), (1.051, False), (7, False)):
+        assert replace(verdict, slower=slower).accepted is accepted
+    assert not replace(verdict, slower=1.0, peak_bytes=81e9).accepted
+    wider = replace(verdict, slower=1.2, task=replace(SMALL, within=0.25))
+    assert wider.accepted
+
+
+IMPOSSIBLE = [
+    ({}, "is 1 ranks, and there are 256 GPUs"),
+    ({"tensor": 3, "data": 85}, "is 255 ranks, and there are 256 GPUs"),
+    ({"data": -256, "tensor": -1}, "data=-256: expected 1 or more"),
+    ({"data": "256"}, "data='256': expected a value such as 1"),
+    ({"data": 256, "keep_gathered": 1}, "keep_gathered=1: expected a value such as False"),
+    ({"data": 256, "shard": 8}, "shard=8: for stage 3 alone"),
+    ({"data": 256, "stage": 3, "shard": 7}, "data 256 makes no rows of 7"),
+    ({"data": 256, "batch": 2048}, "batch: not yours to choose; the knobs: tensor"),
+    (Plan(data=256, stage=3), "expected a plan such as"),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), IMPOSSIBLE, ids=str)
+def test_impossible_plans_are_told_why_everywhere(given, says):
+    verdict = plan_contest.judge(given, TASKS["fast"])
+    assert says in verdict.error
+    assert not verdict.accepted
+    assert "Hint: " in str(check_refusal(exercise.find("planned_fast"), given, says))
+
+
+@pytest.mark.solves(*(f"planned_{name}" for name in TASKS))
+@pytest.mark.parametrize("name", TASKS)
+def test_solutions_are_accepted_and_wrong_plans_hear_what_limits_them(name):
+    task = exercise.find(f"planned_{name}")
+    shown = exercise.solution(task.name)
+    plan = json.loads(shown.removeprefix(f'exercise.check("{task.name}", ').removesuffix(")"))
+    assert exercise.try_out(task, plan).solved
+    check_refusal(task, None, "no plan")
+    for recipe in ("tensor and FSDP", "tensor and FSDP, recomputed", "tensor, pipeline, ZeRO-1"):
+        said = str(check_refusal(task, RECIPES[recipe], ""))
+        assert re.search("limited by .+ of the step|memory: .+ do not fit 80 GB", said)
+        assert re.search(r"^(One change|Two changes): .+, then [\d.]+ s\.$", said, re.M)
+
+
+def test_board_of_predictions_ranks_what_fits_and_keeps_the_rest(tmp_path):
+    assert len(plan_contest.board("slow")) == 0
+    plan_contest.enter("Ada", "slow", data=256, stage=3)
+    plan_contest.enter("Bo", "slow", tensor=3, data=85)
+    plan_contest.enter("Cy", "slow", data=256)
+    for _ in range(2):  # once more the same is no second row
+        plan_contest.enter("Di", "slow", tensor=4, data=16, pipeline=4, stage=1)
+    plan_contest.enter("Di", "fast", data=256, stage=3)
+    board = plan_contest.board("slow")
+    assert board.column("who") == ["Di", "Ada", "Bo", "Cy"]
+    assert board.column("place") == [1, 2, None, None]
+    assert board[0]["times the fastest"] < 1.1 < 2 < board[1]["times the fastest"]
+    assert board[2]["limited by"].startswith("impossible: tensor 3")
+    assert board[3]["limited by"].startswith("memory: ")
+    assert board[3]["seconds a step"] is None
+    (tmp_path / plan_contest.FILE).write_text('{"entries": 7}')
+    assert len(plan_contest.board("slow")) == 0
+
+
+def test_entries_are_refused_while_a_prediction_is_open(monkeypatch):
+    monkeypatch.setattr(predictions, "predictions", {})
+    monkeypatch.setenv("BOOTCAMP_PREDICT_FIRST", "1")
+    guess = predict("slower", "How many times as long?")
+    with pytest.raises(PredictionMissing, match="How many times as long"):
+        plan_contest.enter("Ada", "slow", data=256, stage=3)
+    guess.given = 30
+    assert plan_contest.enter("Ada", "slow", data=256, stage=3).fits

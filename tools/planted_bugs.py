@@ -286,7 +286,7 @@ src/bootcamp_lessons/labs/clinic_judges.py: tests/test_clinic.py -k saved_by_all
 - is_one = len(writers) == 1
 + is_one = bool(writers)
 # a plan that does not fit wins the contest
-src/bootcamp_lessons/plan_contest.py: tests/test_planned.py -k accepted
+src/bootcamp_lessons/plan_contest.py: tests/test_capstone.py -k accepted
 - return self.fits and self.slower <= 1 + self.task.within
 + return self.slower is not None and self.slower <= 1 + self.task.within
 # a job file does not say how many tasks a host starts
