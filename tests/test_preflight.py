@@ -1,6 +1,7 @@
 """The preflight: each shortage is real (a hidden package, a bound port, one core), and is named."""
 
 import ast
+import contextlib
 import json
 import os
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import preflight
 import preflight_checks as checks
+import psutil
 import pytest
 
 from bootcamp import machine
@@ -130,46 +132,37 @@ def test_ranks_really_talk():
     assert "Traceback" not in done.stderr, "its supervisor did, at its end, since Python 3.12"
     said = json.loads(done.stdout.splitlines()[-1])
     assert all(rate > 0 for rate in said["rates"].values())
-    row = preflight._talk(**said)
+    row = preflight.judge(**said)
     assert f"{said['ranks']} ranks, {said['backend']}: 64 KiB" in row["found"]
     assert row["needed"].endswith("MB/s with 32 MiB"), "the size that is judged"
     crawl = {**said, "rates": {1 << 25: 1e6}}
-    assert preflight._talk(**crawl)["verdict"] == checks.LIMITS
+    assert preflight.judge(**crawl)["verdict"] == checks.LIMITS
 
 
-def test_launch_that_fails_or_hangs_is_no_success():
-    def row_of(*command, seconds=60):
-        launch = preflight.Launch.__new__(preflight.Launch)
-        launch.deadline = preflight.time.monotonic() + seconds
-        launch.process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True)
-        (row,) = launch.rows()
-        assert launch.process.poll() is not None, "it is still there"
-        return row["verdict"], row["found"]
-
-    fails = row_of(sys.executable, "-c", "raise SystemExit('no rank came')")
-    assert fails == (checks.NOT_READY, "no rank came")
-    assert row_of("true") == (checks.NOT_READY, "failed")
-    assert row_of("sleep", "600", seconds=0)[1].startswith("no result after")
-
-
-def test_interrupt_leaves_no_process_and_no_folder(monkeypatch):
-    begun = []
-
-    class Launch(preflight.Launch):
-        def __init__(self):
-            super().__init__()
-            begun.append(self)
-
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(preflight, "Launch", Launch)
-    monkeypatch.setitem(checks.CHECKS, "memory", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        preflight.run_checks(types.SimpleNamespace(only=["memory", "launch"]))
-    (launch,) = begun
-    assert launch.process.poll() is not None
-    assert not Path(launch.folder).exists()
+@pytest.mark.parametrize(
+    ("program", "seconds", "verdict", "found"),
+    [
+        ("raise SystemExit('no rank came')", 60, checks.NOT_READY, "no rank came"),
+        ("", 60, checks.NOT_READY, "failed"),
+        ("import time; time.sleep(600)", 1, checks.LIMITS, "no result after 1 s"),
+        ("import os; os.kill(os.getppid(), 2)\nimport time; time.sleep(600)", 60, None, None),
+    ],
+)
+def test_launch_that_fails_hangs_or_is_interrupted_leaves_nothing(
+    program, seconds, verdict, found, monkeypatch, tmp_path
+):
+    (tmp_path / "measures.py").write_text(f"open({str(tmp_path / 'began')!r}, 'w')\n{program}")
+    monkeypatch.setattr(preflight, "__file__", str(tmp_path / "measures.py"))
+    monkeypatch.setattr(preflight, "MEASURE_SECONDS", seconds)
+    monkeypatch.setattr(preflight.tempfile, "tempdir", str(tmp_path))
+    with contextlib.suppress(KeyboardInterrupt):
+        row = preflight.ranks_talk()
+        assert (row["verdict"], row["found"]) == (verdict, found)
+    left = [each for each in psutil.Process().children() if "measures.py" in str(each.cmdline())]
+    assert (left, sorted(path.name for path in tmp_path.iterdir())) == (
+        [],
+        ["began", "measures.py"],
+    )
 
 
 def test_machine_that_does_not_connect_to_itself_is_not_ready(monkeypatch):

@@ -353,8 +353,8 @@ tools/pages.py: tests/test_pages.py -k folded
 + elif False:
 # preflight says ready after a launch that failed
 tools/preflight.py: tests/test_preflight.py -k launch
-- return row(label, said[-1] if said else "failed", needed, NOT_READY, fix)
-+ return row(label, said[-1] if said else "failed", needed, LIMITS, fix)
+- return row(label, last[0], needed, NOT_READY, fix)
++ return row(label, last[0], needed, LIMITS, fix)
 # preflight calls a machine ready that has nothing installed
 tools/preflight_checks.py: tests/test_preflight.py -k before
 - verdict = LIMITS if group not in GROUPS else NOT_READY if is_made() else TO_INSTALL

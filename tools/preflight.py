@@ -33,66 +33,38 @@ SLOWEST = {"gloo": 50e6, "nccl": 1e9}  # bytes per second of the largest; less i
 MEASURE_SECONDS = 26
 
 
-class Launch:
-    """Ranks in this machine's own way, in a process of its own that can be given up.
-
-    It begins at once, in the background, since it loads torch; `rows()` waits for its end.
-    """
-
-    folder = why_not = None  # of its record, which is nobody's
-
-    def __init__(self):
-        self.process, self.deadline = None, time.monotonic() + MEASURE_SECONDS
-        if not all(map(checks.version, checks.wanted()["core"])):
-            verdict = NOT_READY if checks.is_made() else TO_INSTALL
-            self.why_not = ("not tried: the core is not installed", verdict, INSTALL)
-        elif checks.temporary(None)[0]["verdict"] == NOT_READY:
-            self.why_not = ("not tried: no temporary files", NOT_READY, "Set TMPDIR.")
-        else:
-            self.folder = tempfile.mkdtemp(prefix="bootcamp-preflight-")
-            self.process = subprocess.Popen(
-                [sys.executable, __file__, "--measure"],
-                env={**os.environ, "BOOTCAMP_LOGS": self.folder},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+def ranks_talk() -> dict:
+    """Launch ranks in this machine's own way, in a process that can be given up."""
+    label, needed = "ranks talk", "a launch that ends well"
+    if not all(map(checks.version, checks.wanted()["core"])):
+        verdict = NOT_READY if checks.is_made() else TO_INSTALL
+        return row(label, "not tried: the core is not installed", needed, verdict, INSTALL)
+    if checks.temporary(None)[0]["verdict"] == NOT_READY:
+        return row(label, "not tried: no temporary files", needed, NOT_READY, "Set TMPDIR.")
+    with tempfile.TemporaryDirectory(
+        prefix="bootcamp-preflight-", ignore_cleanup_errors=True
+    ) as logs:
+        command = [sys.executable, __file__, "--measure"]
+        try:  # when it is killed, the supervisor sees it and ends the ranks
+            said = subprocess.run(
+                command,
+                env={**os.environ, "BOOTCAMP_LOGS": logs},
+                capture_output=True,
                 text=True,
-                start_new_session=True,
+                timeout=MEASURE_SECONDS,
             )
-
-    def end(self) -> None:
-        """Leave no process and no record, whether or not somebody has waited for them."""
-        if self.process:
-            self.process.kill()  # the supervisor sees it and ends the ranks
-            self.process.wait()
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def rows(self) -> list[dict]:
-        try:
-            return [self._row()]
-        finally:
-            self.end()
-
-    def _row(self) -> dict:
-        label, needed = "ranks talk", "a launch that ends well"
-        if self.why_not:
-            found, verdict, fix = self.why_not
-            return row(label, found, needed, verdict, fix)
-        try:
-            left = max(0.1, self.deadline - time.monotonic())
-            out, err = self.process.communicate(timeout=left)
         except subprocess.TimeoutExpired:
             fix = "The machine is busy, or ranks can't meet: look with top, and try again."
             return row(label, f"no result after {MEASURE_SECONDS} s", needed, LIMITS, fix)
-        try:
-            return _talk(**json.loads(out.splitlines()[-1]))
-        except (IndexError, ValueError, TypeError):
-            said = (err or out).strip().splitlines()
-            fix = "Launch lesson 00's first run: its error says more."
-            return row(label, said[-1] if said else "failed", needed, NOT_READY, fix)
+    try:
+        return judge(**json.loads(said.stdout.splitlines()[-1]))
+    except (IndexError, ValueError, TypeError):
+        last = (said.stderr or said.stdout).strip().splitlines()[-1:] or ["failed"]
+        fix = "Launch lesson 00's first run: its error says more."
+        return row(label, last[0], needed, NOT_READY, fix)
 
 
-def _talk(backend: str, ranks: int, rates: dict, gpus_of_torch: int) -> dict:
+def judge(backend: str, ranks: int, rates: dict, gpus_of_torch: int) -> dict:
     """The row of an all-reduce: rates are bytes per second by size in bytes."""
     sizes = {int(size): rate for size, rate in rates.items()}
     names = {size: f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB" for size in sizes}
@@ -109,7 +81,7 @@ def _talk(backend: str, ranks: int, rates: dict, gpus_of_torch: int) -> dict:
 
 
 def measure() -> None:
-    """Launch a short sweep of the all-reduce, print what `_talk` wants, leave no record."""
+    """Launch a short sweep of the all-reduce, print what `judge` wants, leave no record."""
     from bootcamp.launcher import launch
 
     ranks = max(2, launch.default_ranks())
@@ -130,25 +102,19 @@ def measure() -> None:
 
 
 def run_checks(options) -> list[dict]:
-    """All rows. The launch begins first, once the machine's quietness is measured without it."""
+    """All rows; of a Python that is too old only that."""
     if not checks.modern():
         return checks.python(options)
-    asked = [name for name in checks.CHECKS if name in options.only]
-    found = {name: _rows(name, options) for name in asked if name == "quietness"}
-    launch = Launch() if "launch" in options.only else None
-    try:
-        found |= {name: _rows(name, options) for name in asked if name not in found}
-        rows = [each for name in asked for each in found[name]]
-        return rows + (launch.rows() if launch else [])
-    finally:  # interrupted, too
-        if launch:
-            launch.end()
+    known = {**checks.CHECKS, "launch": lambda _: [ranks_talk()]}
+    return [
+        each for name in known if name in options.only for each in _rows(name, known[name], options)
+    ]
 
 
-def _rows(name: str, options) -> list[dict]:
+def _rows(name, check, options) -> list[dict]:
     """The rows of one check; one that fails must not hide the others."""
     try:
-        return checks.CHECKS[name](options)
+        return check(options)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         return [row(name, text, "a check that ends", LIMITS, "Tell the instructor.")]

@@ -41,8 +41,9 @@ INSTALL = "make lab installs it (the first time takes minutes)."
 
 
 def row(check: str, found: str, needed: str, verdict: str = READY, to_do: str = "") -> dict:
-    """One check's result. to_do: what would help, empty where nothing has to be done."""
-    return {"check": check, "found": found, "needed": needed, "verdict": verdict, "to do": to_do}
+    """One check's result. to_do: what would help, where the verdict is not READY."""
+    told = {"check": check, "found": found, "needed": needed, "verdict": verdict}
+    return {**told, "to do": to_do if verdict != READY else ""}
 
 
 def modern() -> bool:
@@ -51,15 +52,12 @@ def modern() -> bool:
 
 
 def python(_) -> list[dict]:
-    here, needed = platform.python_version(), "3.11 or newer, with venv"
+    here, fix = platform.python_version(), ""
     if not modern():
         fix = "Install Python 3.11 or newer, then say make PYTHON=/path/to/it with every command."
-        return [row("Python", here, needed, NOT_READY, fix)]
-    missing = [name for name in ("venv", "ensurepip") if not importlib.util.find_spec(name)]
-    if missing and sys.prefix == sys.base_prefix:
-        fix = "On Debian and Ubuntu: apt install python3-venv."
-        return [row("Python", f"{here}, no {missing[0]}", needed, NOT_READY, fix)]
-    return [row("Python", here, needed)]
+    elif sys.prefix == sys.base_prefix and not importlib.util.find_spec("ensurepip"):
+        here, fix = f"{here}, no ensurepip", "On Debian and Ubuntu: apt install python3-venv."
+    return [row("Python", here, "3.11 or newer, with venv", NOT_READY if fix else READY, fix)]
 
 
 def cores(_) -> list[dict]:
@@ -69,11 +67,9 @@ def cores(_) -> list[dict]:
     found, quota = len(machine.cores()), machine.cpu_quota()
     text = f"{found} of {os.cpu_count()} logical CPUs"
     text += f", quota {quota:g}" if quota < float("inf") else ""
-    if found < 2:
-        fix = "Everything runs, but speed-ups can't be measured: ranks share the core. Give the "
-        fix += "container or virtual machine more CPUs (docker --cpus 4), or widen taskset."
-        return [row("cores", text, "2, better 4", LIMITS, fix)]
-    return [row("cores", text, "2, better 4")]
+    fix = "Everything runs, but speed-ups can't be measured: ranks share the core. Give the "
+    fix += "container or virtual machine more CPUs (docker --cpus 4), or widen taskset."
+    return [row("cores", text, "2, better 4", LIMITS if found < 2 else READY, fix)]
 
 
 def quietness(_) -> list[dict]:
@@ -85,8 +81,7 @@ def quietness(_) -> list[dict]:
     found, needed = measure(), "each process a core to itself, repeats within 10 %"
     fix = "Speeds measured now may mislead: close other programs, or ask for cores of your own "
     fix += "(virtual machines share them)."
-    verdict, to_do = (READY, "") if found.is_quiet else (LIMITS, fix)
-    return [row("quietness", found.words, needed, verdict, to_do)]
+    return [row("quietness", found.words, needed, READY if found.is_quiet else LIMITS, fix)]
 
 
 def memory(_) -> list[dict]:
@@ -98,7 +93,7 @@ def memory(_) -> list[dict]:
     text += f" for this container, of {total / 1e9:.1f} GB" if limit < total else ""
     verdict = READY if limit > 3.7e9 else LIMITS if limit > 1.9e9 else NOT_READY
     fix = "Close other programs, or give the container or virtual machine more."
-    return [row("memory", text, "4 GB", verdict, fix if verdict != READY else "")]
+    return [row("memory", text, "4 GB", verdict, fix)]
 
 
 def gpus(_) -> list[dict]:
@@ -106,18 +101,19 @@ def gpus(_) -> list[dict]:
     label, needed = "GPUs", "none: without one, a rank is a CPU core"
     program = shutil.which("nvidia-smi")
     if program is None:
-        if not glob.glob("/dev/nvidia[0-9]*"):
-            return [row(label, "none (no nvidia-smi)", needed)]
+        hidden = glob.glob("/dev/nvidia[0-9]*")
+        found = "there are some, but no nvidia-smi in PATH" if hidden else "none (no nvidia-smi)"
         fix = "Ask an administrator where nvidia-smi is, and add its folder to PATH."
-        return [row(label, "there are some, but no nvidia-smi in PATH", needed, LIMITS, fix)]
+        return [row(label, found, needed, LIMITS if hidden else READY, fix)]
     query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    fix = (
+        "Repair the driver (nvidia-smi shows it, and should end at once), or go on with CPU ranks."
+    )
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=10)
     except subprocess.TimeoutExpired:
-        fix = "Ask an administrator: the driver does not answer. nvidia-smi should end at once."
-        return [row(label, "nvidia-smi hangs", "a driver that answers", LIMITS, fix)]
+        return [row(label, "nvidia-smi hangs", "a driver that works", LIMITS, fix)]
     if answer.returncode:
-        fix = "Repair the driver (run nvidia-smi to see it), or go on with CPU ranks."
         said = (answer.stdout or answer.stderr).strip().splitlines()
         return [row(label, said[-1] if said else "no answer", "a driver that works", LIMITS, fix)]
     return [row(label, "; ".join(answer.stdout.split("\n")).strip("; ") or "none", needed)]
@@ -132,20 +128,16 @@ def packages(_) -> list[dict]:
         versions = {name: version(name) for name in names}
         missing = [name for name, there in versions.items() if there is None]
         other = {n: v for n, v in versions.items() if v and pins.get(n, v) != v}
-        label, given = f"packages: {group}", (group not in GROUPS and missing == names)
-        if given or not names:
-            text = "none here" if names else "none for this Python or system"
-            found.append(row(label, text, "when a lesson asks for them"))
+        text, verdict, fix = f"{len(names)} as pinned", READY, _how_to_install(missing, pins)
+        if group not in GROUPS and missing == names:
+            text = "none yet: a lesson asks" if names else "none for this Python or system"
         elif missing:
+            text = f"missing: {', '.join(missing)}"
             verdict = LIMITS if group not in GROUPS else NOT_READY if is_made() else TO_INSTALL
-            fix = _how_to_install(missing, pins)
-            found.append(row(label, f"missing: {', '.join(missing)}", needed, verdict, fix))
         elif other:
-            text = ", ".join(f"{name} {there}" for name, there in other.items())
+            text, verdict = ", ".join(map(" ".join, other.items())), LIMITS
             fix = f"Not tested with these. {_how_to_install(list(other), pins)}"
-            found.append(row(label, text, needed, LIMITS, fix))
-        else:
-            found.append(row(label, f"{len(names)} as pinned", needed))
+        found.append(row(f"packages: {group}", text, needed, verdict, fix))
     return found
 
 
@@ -222,14 +214,14 @@ def index(_) -> list[dict]:
 
 def loopback(_) -> list[dict]:
     """Connect this machine to itself, as ranks do."""
-    label, needed = "loopback", "127.0.0.1 connects to itself"
+    found, verdict = "connects", READY
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
     except OSError as error:
-        fix = "Let the firewall or the container allow 127.0.0.1: ranks meet there."
-        return [row(label, str(error), needed, NOT_READY, fix)]
-    return [row(label, "connects", needed)]
+        found, verdict = str(error), NOT_READY
+    fix = "Let the firewall or the container allow 127.0.0.1: ranks meet there."
+    return [row("loopback", found, "127.0.0.1 connects to itself", verdict, fix)]
 
 
 def disk(_) -> list[dict]:
@@ -246,17 +238,16 @@ def disk(_) -> list[dict]:
     needed = f"{need / 1e9:.1f} GB for all: "
     needed += ", ".join(f"{what} {size / 1e9:.1f}" for what, size in needs.items())
     verdict = READY if free > need else LIMITS if free > least else NOT_READY
-    fix = "" if free > need else "Free some space, or put the project on another disk."
+    fix = "Free some space, or put the project on another disk."
     found = [row("disk: free", f"{free / 1e9:.0f} GB", needed, verdict, fix)]
     try:
         speed = _write_speed(logs)
     except OSError as error:
         fix = f"Let this user write to {logs.name}/, or name a folder in BOOTCAMP_LOGS."
         return [*found, row("disk: logs", str(error), "can be written", NOT_READY, fix)]
-    slow = speed < 10e6
-    fix = "A network disk? Name a folder on a local one in BOOTCAMP_LOGS." if slow else ""
+    fix = "A network disk? Name a folder on a local one in BOOTCAMP_LOGS."
     text = f"{speed / 1e6:.0f} MB/s written and synced"
-    return [*found, row("disk: logs", text, "10 MB/s", LIMITS if slow else READY, fix)]
+    return [*found, row("disk: logs", text, "10 MB/s", LIMITS if speed < 10e6 else READY, fix)]
 
 
 def _write_speed(logs: Path, size: int = 1 << 24) -> float:
@@ -280,8 +271,8 @@ def temporary(_) -> list[dict]:
         return [row(label, "no folder for them can be written", needed, NOT_READY, fix)]
     size = len(os.fsencode(folder))
     fix = "A DataLoader with workers waits for ever: set TMPDIR to a folder with a shorter path."
-    verdict, to_do = (READY, "") if size <= LONGEST_PATH else (LIMITS, fix)
-    found = [row(label, f"in {folder}" if not to_do else f"{size} bytes", needed, verdict, to_do)]
+    verdict = READY if size <= LONGEST_PATH else LIMITS
+    found = [row(label, f"in {folder}, {size} bytes", needed, verdict, fix)]
     if not SHARED.is_dir():  # macOS
         return found
     label, needed = "shared memory", f"{LEAST_SHARED / 1e6:.0f} MB in {SHARED}"
@@ -290,8 +281,8 @@ def temporary(_) -> list[dict]:
         return [*found, row(label, "can't be written", needed, LIMITS, fix)]
     free = shutil.disk_usage(SHARED).free
     fix = "Workers of a DataLoader and NCCL may fail: docker run --shm-size 2g, or free some of it."
-    verdict, to_do = (READY, "") if free >= LEAST_SHARED else (LIMITS, fix)
-    return [*found, row(label, f"{free / 1e6:.0f} MB free", needed, verdict, to_do)]
+    verdict = READY if free >= LEAST_SHARED else LIMITS
+    return [*found, row(label, f"{free / 1e6:.0f} MB free", needed, verdict, fix)]
 
 
 def extras(_) -> list[dict]:
@@ -323,7 +314,7 @@ def extras(_) -> list[dict]:
             + ("Set BOOTCAMP_LEASES to a folder that all of them can write to, or unset it.",),
         ]
     return [
-        row(label, why, needed, LIMITS, fix) if why else row(label, found, needed)
+        row(label, why or found, needed, LIMITS if why else READY, fix)
         for label, why, found, needed, fix in given
     ]
 
