@@ -1,11 +1,10 @@
-"""README.md is short, and what it and the pages behind it name is there: files, links, make
-targets, flags, functions, lessons.
+"""What README.md and the pages behind it name is there: files, links, make targets, flags,
+functions, lessons.
 """
 
 import ast
 import re
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 
 import lessons
@@ -16,7 +15,6 @@ from bootcamp.experiments import replay
 from bootcamp.scripts import strategies
 
 ROOT = Path(__file__).resolve().parents[1]
-
 BEHIND = (
     "notebooks/README.md",
     "src/README.md",
@@ -30,29 +28,17 @@ BEHIND = (
     "AGENTS.md",
 )
 PAGES = ("README.md", *BEHIND)
-CALLS_OF_DECKS = "slides/README.md"  # functions of a deck, not of the package
 MAP, CODE = "notebooks/README.md", "src/README.md"
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 SUFFIXES = (".py", ".md", ".yml", ".toml", ".txt", ".ipynb", ".html", ".css", ".js")
-# there only after a command, and ignored by git
-MADE_IN_LOGS = (
-    "logs/<run>",
-    "logs/course/",
-    "logs/site/",
-    "logs/variants/",
-    "logs/gpu_record/",
-    "logs/tests.jsonl",
+# there only after a command
+MADE = (
+    *("notebooks/work/", "slides/build/", ".venv/", "logs/<run>", "logs/course/", "logs/site/"),
+    *("logs/variants/", "logs/gpu_record/", "logs/tests.jsonl"),
 )
-MADE = ("notebooks/work/", "slides/build/", ".venv/", *MADE_IN_LOGS)
-IN_LOGS = (
-    "machine.json",
-    "bench.json",
-    "ranks/<",
-    "steps.jsonl",
-    "summary.json",
-    "config.json",
-    "hosts.json",
-    "flight_recorder/",
+IN_A_RUN = (
+    *("machine.json", "bench.json", "ranks/<", "steps.jsonl", "summary.json", "config.json"),
+    *("hosts.json", "flight_recorder/"),
 )
 
 
@@ -70,50 +56,20 @@ def quoted(page: str) -> list[str]:
 def paths(page: str) -> set[str]:
     """The files and folders that a page names; a pattern such as src/*.py counts as one."""
     words = {word.strip("',()\"") for line in quoted(page) for word in line.split()}
-    of_files = {
-        word for word in words if word.endswith(SUFFIXES) or re.match(r"[\w.]+/[\w<*.]*", word)
+    return {
+        word
+        for word in words
+        if (word.endswith(SUFFIXES) or re.match(r"[\w.]+/[\w<*.]*", word))
+        and not word.startswith((*MADE, *IN_A_RUN))
+        and "://" not in word
     }
-    return {word for word in of_files if not word.startswith(IN_LOGS) and "://" not in word}
 
 
-def exists(page: str, path: str) -> bool:
-    """Whether a path or pattern is there, seen from the project's folder, src or the page's own."""
-    folders = (ROOT, ROOT / "src", (ROOT / page).parent)
-    return any(any(folder.glob(path)) for folder in folders)
-
-
-def rooms() -> dict[str, list[str]]:
-    """{room: the files that the table of rooms names in it}."""
+def subpackages() -> dict[str, list[str]]:
+    """{subpackage: the files that the table of them names}."""
     table = text(CODE).partition("| Subpackage |")[2].partition("\n\n")[0]
     rows = [re.findall(r"`([^`]+)`", row) for row in table.splitlines()[2:]]
     return {row[0].strip("/"): [x for x in row[1:] if x.endswith((".py", "/"))] for row in rows}
-
-
-def targets() -> set[str]:
-    """The targets of the Makefile that are meant for people."""
-    return set(re.findall(r"^([a-z-]+):.*##", text("Makefile"), re.MULTILINE))
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_path_exists_or_is_made(page):
-    ignored = [line.strip("/") for line in text(".gitignore").splitlines()]
-    for made in MADE:
-        kept_out = any(fnmatch(made.rstrip("/"), pattern) for pattern in ignored)
-        assert kept_out, f"{made} would be committed"
-    in_rooms = {f"{room}/" for room in rooms()} | {
-        name for files in rooms().values() for name in files
-    }
-    wanted = paths(page) - (in_rooms if page == CODE else set())
-    missing = [path for path in wanted if not path.startswith(MADE) and not exists(page, path)]
-    assert missing == []
-
-
-def test_every_room_is_in_the_table_with_files_that_it_has():
-    package = ROOT / "src" / "bootcamp"
-    assert set(rooms()) == {path.parent.name for path in package.glob("*/__init__.py")} | {"."}
-    for room, files in rooms().items():
-        assert files, room
-        assert [name for name in files if not (package / room / name).exists()] == [], room
 
 
 def anchors(path: Path) -> set[str]:
@@ -122,50 +78,44 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", words.lower()).replace(" ", "-") for words in headings}
 
 
-def wrong_links(page: Path) -> list[str]:
-    """The relative links of a page that lead to no file, or to no heading of one."""
-    wrong = []
-    for link, heading in LINK.findall(page.read_text()):
-        target = page.parent / link if link else page
-        if "://" in link or (target.exists() and not heading):
-            continue
-        if not target.exists() or heading not in anchors(target):
-            wrong.append(f"{link}#{heading}" if heading else link)
-    return wrong
+def leads_somewhere(page: str, link: str, heading: str) -> bool:
+    target = (ROOT / page).parent / link if link else ROOT / page
+    return "://" in link or (target.exists() and (not heading or heading in anchors(target)))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_relative_link_leads_somewhere(page):
-    assert wrong_links(ROOT / page) == []
+def test_paths_exist():
+    """Seen from the project's folder, from src, or from the page's own."""
+    rows = {name for row, files in subpackages().items() for name in (f"{row}/", *files)}
+    named = {(page, path) for page in PAGES for path in paths(page)}
+    named -= {(CODE, name) for name in rows}
+    assert len(named) > 100, "the pattern that finds paths has gone blind"
+    missing = [
+        (page, path)
+        for page, path in named
+        if not any(any(at.glob(path)) for at in (ROOT, ROOT / "src", (ROOT / page).parent))
+    ]
+    assert missing == []
 
 
-def test_links_to_no_file_and_to_no_heading_are_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# A heading\n[a](#a-heading) [b](gone.md) [c](#gone) [d](https://gone.net/x)")
-    assert wrong_links(page) == ["gone.md", "#gone"]
+def test_subpackages_are_in_the_table_with_files_that_they_have():
+    package = ROOT / "src" / "bootcamp"
+    assert set(subpackages()) == {p.parent.name for p in package.glob("*/__init__.py")} | {"."}
+    for name, files in subpackages().items():
+        assert files, name
+        assert [file for file in files if not (package / name / file).exists()] == [], name
 
 
-def test_every_page_is_reached_from_the_readme():
-    linked = {link for link, _ in LINK.findall(text("README.md"))}
-    assert set(BEHIND) - linked == set()
+def test_links_lead_somewhere_and_every_page_is_reached():
+    links = [(page, *link) for page in PAGES for link in LINK.findall(text(page))]
+    assert [link for link in links if not leads_somewhere(*link)] == []
+    assert set(BEHIND) <= {link for page, link, _ in links if page == "README.md"}
 
 
-def test_the_readme_counts_lessons_and_hours():
-    taught = lessons.lessons().values()
+def test_readme_counts_lessons_and_hours_and_names_its_gpus():
+    taught, said = lessons.lessons().values(), " ".join(text("README.md").split())
     hours = sum(lesson.minutes for lesson in taught) / 60
-    assert f"{len(taught)} hands-on lessons" in text("README.md")
-    assert f"{hours:.0f} hours in all" in text("README.md")
-
-
-def test_the_readme_names_what_it_should():
-    found = set().union(*(paths(page) for page in PAGES))
-    assert len(found) > 100, "the pattern that finds paths has gone blind"
-    assert not exists("README.md", "src/_train_gone.py")
-    assert {"environment.yml", ".ci/run", "constraints.txt", "src/_train_ddp.py"} <= found
-
-
-def test_the_readme_says_what_has_run_on_a_gpu():
-    said = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{len(taught)} hands-on lessons" in said
+    assert f"{hours:.0f} hours in all" in said
     parts = replay.list_gpu_parts()
     assert ("Nothing here has been run on a GPU so far." in said) == (not parts)
     for part in parts:
@@ -174,57 +124,47 @@ def test_the_readme_says_what_has_run_on_a_gpu():
 
 
 def test_make_targets_agree_both_ways():
+    targets = set(re.findall(r"^([a-z-]+):.*##", text("Makefile"), re.MULTILINE))
     commands = {line for page in PAGES for line in quoted(page) if line.startswith("make ")}
-    named = {re.match(r"make ([a-z-]+)", command)[1] for command in commands}
-    assert named <= targets(), f"no such target: {named - targets()}"
-    explained = set(re.findall(r"^\| `make ([a-z-]+)", text("tools/README.md"), re.MULTILINE))
-    assert explained == targets()
+    assert {re.match(r"make ([a-z-]+)", command)[1] for command in commands} <= targets
+    assert set(re.findall(r"^\| `make ([a-z-]+)", text("tools/README.md"), re.M)) == targets
 
 
-def test_every_flag_exists():
+def test_flags_exist():
     parser = text("src/bootcamp/train/config.py")
-    lines = [line for page in PAGES for line in quoted(page)]
-    assert sum(line.startswith("torchrun") for line in lines) > 0
-    for line in lines:
-        if "src/_train_" not in line or not line.startswith(("python", "torchrun")):
-            continue
-        script, *flags = line[line.index("src/") :].split()
-        assert (ROOT / script).exists()
-        for flag in flags:
-            assert not flag.startswith("--") or f'"{flag}"' in parser, flag
+    lines = [line for page in PAGES for line in quoted(page) if "src/_train_" in line]
+    by_hand = [line for line in lines if line.startswith(("python", "torchrun"))]
+    assert by_hand
+    flags = {flag for line in by_hand for flag in re.findall(r"--\S+", line.partition("src/")[2])}
+    assert [flag for flag in flags if f'"{flag}"' not in parser] == []
 
 
-@pytest.mark.parametrize("page", sorted({*PAGES} - {CALLS_OF_DECKS}))
-def test_every_function_exists(page):
-    calls = {match for line in quoted(page) for match in re.findall(r"([\w.]+)\(", line)}
-    for call in calls:
+def test_functions_exist():
+    of_decks = "slides/README.md"  # which are not the package's
+    lines = [line for page in PAGES if page != of_decks for line in quoted(page)]
+    for call in {match for line in lines for match in re.findall(r"([\w.]+)\(", line)}:
         owner = bootcamp
         for name in call.split("."):
-            assert hasattr(owner, name), call
-            owner = getattr(owner, name)
+            owner = getattr(owner, name, None)
         assert callable(owner), call
 
 
-def test_the_map_is_that_of_the_lessons_data():
-    assert lessons.with_tables(text(MAP)) == text(MAP)
-    assert lessons.course_map().count(".ipynb)") == len(lessons.notebooks())
-    assert "(15_appendix.ipynb)" in lessons.course_map().splitlines()[-1], "the appendix is last"
-
-
-def test_a_way_has_what_its_lessons_need_in_order():
-    assert [each.number for each in lessons.way(["06", "04c"])] == ["00", "04", "04c", "06"]
-    with pytest.raises(lessons.LessonError, match="There is no lesson 99"):
-        lessons.way(["99"])
+def test_record_keys_are_those_that_are_written():
+    folders = [ROOT / "src" / "bootcamp" / name for name in ("records", "train", "launcher")]
+    source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    table = [line.split("|")[1] for line in text("logs/README.md").splitlines() if "|" in line]
+    keys = [key for cell in table for key in re.findall(r"`(\w+)`", cell)]
+    assert len(keys) > 15
+    assert [key for key in keys if f'"{key}"' not in source and f"{key}=" not in source] == []
 
 
 @pytest.mark.parametrize(
     "damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("[10 P", "[12 P"), (" 2.8 |", " 3.8 |")]
 )
-def test_a_map_that_is_out_of_date_is_found_and_written_anew(damage, tmp_path, monkeypatch, capsys):
-    right = text(MAP)
-    page = tmp_path / "README.md"
+def test_map_that_is_out_of_date_is_found_and_written_anew(damage, tmp_path, monkeypatch, capsys):
+    page, right = tmp_path / "README.md", text(MAP)
+    assert lessons.with_tables(right) == right
     page.write_text(right.replace(*damage))
-    assert page.read_text() != right
     monkeypatch.setattr(lessons, "PAGE", page)
     monkeypatch.setattr(sys, "argv", ["lessons.py", "--check"])
     assert lessons.main() == 1
@@ -232,14 +172,20 @@ def test_a_map_that_is_out_of_date_is_found_and_written_anew(damage, tmp_path, m
     monkeypatch.setattr(sys, "argv", ["lessons.py"])
     assert lessons.main() == 0
     assert page.read_text() == right
+    page.write_text(right.replace(lessons.END.format("ways"), ""))
+    assert lessons.main() == 1
+    assert "a mark is missing: <!-- ways" in capsys.readouterr().out
 
 
-def test_without_its_marks_the_map_is_not_guessed():
-    with pytest.raises(lessons.LessonError, match="a mark is missing: <!-- ways"):
-        lessons.with_tables(text(MAP).replace(lessons.END.format("ways"), ""))
+def test_lessons_need_others_directly_or_through_others():
+    assert lessons.path_to("00") == []
+    assert lessons.path_to("08") == ["00", "04", "06", "06c", "07"]
+    assert [each.number for each in lessons.way(["06", "04c"])] == ["00", "04", "04c", "06"]
+    with pytest.raises(lessons.LessonError, match="There is no lesson 99: give LESSON= one of 00,"):
+        lessons.way(["99"])
 
 
-def test_the_lessons_data_is_true_of_the_lessons():
+def test_data_is_true_of_the_lessons():
     """Notebooks, minutes, exercises, scripts and tests are those that are there."""
     known = lessons.notebooks()
     here = sorted((ROOT / "notebooks" / "sources").glob("*.py"))
@@ -253,7 +199,7 @@ def test_the_lessons_data_is_true_of_the_lessons():
         assert all((ROOT / "tests" / name).exists() for name in lesson.tests), number
         assert lesson.tests, number
         assert lesson.needs, number
-        for other in re.findall(r"\d\d[a-z]?", sentence_of_needs(source)):
+        for other in lessons_before(source):
             assert other in lessons.path_to(number), f"{number} says that it is after {other}"
     scripts = [name for lesson in known.values() for name in lesson.scripts]
     assert sorted(scripts) == sorted(strategies.SCRIPTS), "each script belongs to one lesson"
@@ -266,33 +212,8 @@ def exercises_in(source: str) -> set[str]:
     return {call.args[0].value for call in calls if ast.unparse(call.func) in wanted}
 
 
-def sentence_of_needs(source: str) -> str:
-    """What a lesson's head says of the lessons before it: "after lessons 04 and 06"."""
+def lessons_before(source: str) -> list[str]:
+    """The lessons that a lesson's head says it comes after: "after lessons 04 and 06"."""
     head = " ".join(line.strip("# ") for line in source.split("# %%")[1].splitlines())
     said = re.search(r"\bafter lessons? (\d\d[a-z]?(?:(?:, | and )\d\d[a-z]?)*)", head)
-    return said[1] if said else ""
-
-
-def test_what_a_lesson_needs_is_found_through_others():
-    assert lessons.path_to("00") == []
-    assert lessons.path_to("04") == ["00"]
-    assert lessons.path_to("06") == ["00", "04"]
-    assert lessons.path_to("08") == ["00", "04", "06", "06c", "07"]
-    with pytest.raises(lessons.LessonError, match="There is no lesson 99: give LESSON= one of 00,"):
-        lessons.path_to("99")
-
-
-def test_record_keys_are_those_that_the_record_writes():
-    rooms = ("records", "train", "launcher")
-    files = [path for room in rooms for path in (ROOT / "src" / "bootcamp" / room).glob("*.py")]
-    source = "".join(path.read_text() for path in files)
-    table = [line.split("|")[1] for line in text("logs/README.md").splitlines() if "|" in line]
-    keys = [key for cell in table for key in re.findall(r"`(\w+)`", cell)]
-    assert len(keys) > 15
-    assert [key for key in keys if f'"{key}"' not in source and f"{key}=" not in source] == []
-
-
-def test_nothing_of_this_machine_is_written_down():
-    for pattern in (*PAGES, "environment.yml", "slides/*.*", "slides/figures/*"):
-        for path in ROOT.glob(pattern):
-            assert str(ROOT) not in path.read_text(), path.name
+    return re.findall(r"\d\d[a-z]?", said[1]) if said else []
