@@ -14,35 +14,36 @@ import pytest
 import bootcamp
 from bootcamp.paths import PACKAGE, ROOT
 
-NO_BYTECODE = shutil.ignore_patterns("__pycache__")
+PACKAGES = (PACKAGE, PACKAGE.with_name("bootcamp_lessons"))
 LINT = "from importlinter.cli import lint_imports_command as lint; lint()"
 
 
-@pytest.fixture
-def lint(tmp_path):
-    """lint({"records/more.py": "import torch"}) -> what import-linter says of the package then."""
+def lint(folder, more) -> str:
+    """Say what import-linter says of a copy of the packages with more files in it."""
     pytest.importorskip("importlinter")
-
-    def run(more):
-        for package in (PACKAGE, PACKAGE.with_name("bootcamp_lessons")):
-            shutil.copytree(package, tmp_path / package.name, ignore=NO_BYTECODE)
-        for name, text in more.items():
-            (tmp_path / "bootcamp" / name).write_text(text)
-        return subprocess.run(
-            [sys.executable, "-c", LINT, "--no-cache", "--no-logo", ROOT / "pyproject.toml"],
-            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
+    for package in PACKAGES:
+        shutil.copytree(
+            package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__")
         )
+    for name, text in more.items():
+        (folder / "bootcamp" / name).write_text(text)
+    return run(LINT, "--no-cache", "--no-logo", ROOT / "pyproject.toml", path=folder).stdout
 
-    return run
+
+def run(code, *arguments, path=ROOT / "src") -> subprocess.CompletedProcess:
+    """Run code in a new process."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{path}:{os.environ.get('PYTHONPATH', '')}"},
+        cwd=path,
+        capture_output=True,
+        text=True,
+    )
 
 
-def test_contracts_are_kept(lint):
-    done = lint({})
-    assert done.returncode == 0, done.stdout
-    assert " 0 broken" in done.stdout
+def test_contracts_are_kept(tmp_path):
+    said = lint(tmp_path, {})
+    assert " 0 broken" in said, said
 
 
 WRONG = {  # file: its text, and what is said of it
@@ -63,18 +64,15 @@ WRONG = {  # file: its text, and what is said of it
 }
 
 
-def test_contracts_are_broken_by_wrong_imports(lint):
+def test_contracts_are_broken_by_wrong_imports(tmp_path):
     """All at once: to read the package takes seconds."""
-    done = lint({file: text for file, (text, _) in WRONG.items()})
-    assert " 0 kept" in done.stdout
-    assert [says for _, says in WRONG.values() if says not in done.stdout] == []
+    said = lint(tmp_path, {file: text for file, (text, _) in WRONG.items()})
+    assert " 0 kept" in said
+    assert [says for _, says in WRONG.values() if says not in said] == []
 
 
 def test_subpackages_say_what_to_read_first():
-    for page in [
-        *PACKAGE.glob("*/__init__.py"),
-        PACKAGE.with_name("bootcamp_lessons") / "__init__.py",
-    ]:
+    for page in [*PACKAGE.glob("*/__init__.py"), PACKAGES[1] / "__init__.py"]:
         first = re.search(r"^Read first: (\w+)", page.read_text(), re.MULTILINE)[1]
         assert page.with_name(f"{first}.py").exists(), page
 
@@ -89,7 +87,7 @@ def limits() -> dict[str, int]:
 def parts() -> dict[str, int]:
     """The lines of each part: subpackages, the modules beside them, the public interface."""
     lines = {"bootcamp_lessons": 0}
-    for package in (PACKAGE, PACKAGE.with_name("bootcamp_lessons")):
+    for package in PACKAGES:
         for path in package.rglob("*.py"):
             first, *inside = path.relative_to(package).parts
             part = first if inside else "front door" if first == "__init__.py" else "top"
@@ -108,69 +106,72 @@ def test_parts_keep_within_their_limits_and_these_within_that_of_all():
 # the public interface
 
 
-def in_a_new_process(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+LOADED = """import sys
+before = {name.partition(".")[0] for name in sys.modules} | sys.stdlib_module_names
+STATEMENTS
+own = [name for name in sys.modules if name.startswith(("bootcamp.", "bootcamp_"))]
+others = {name.partition(".")[0] for name in sys.modules} - before - {"bootcamp"}
+print(*own, *others)"""
+
+
+def list_loaded(statements: str) -> set[str]:
+    """List what statements load: modules of the course, and other packages by their names."""
+    done = run(LOADED.replace("STATEMENTS", statements))
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return set(done.stdout.split())
 
 
-LOADED = (
-    "import sys\n"
-    "own = [name for name in sys.modules if name.startswith(('bootcamp.', 'bootcamp_'))]\n"
-    "others = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"
-    "print(*own, *sorted(others - {'bootcamp', 'bootcamp_lessons', 'sitecustomize'} - started))"
+NOTEBOOKS = ("IPython", "ipykernel", "ipywidgets", "matplotlib", "nbformat", "nvitop", "jupyterlab")
+NOTEBOOK_SIDE = (
+    *(f"bootcamp.{x}" for x in ("drawing", "widgets", "classroom")),
+    "bootcamp_lessons",
 )
-STARTED = "import sys\nstarted = {name.partition('.')[0] for name in sys.modules}\n"
+RANK_SIDE = [f"bootcamp.train.{p.stem}" for p in (PACKAGE / "train").glob("[a-z]*.py")]
 
 
-def test_importing_bootcamp_loads_nothing_else():
-    assert in_a_new_process(f"{STARTED}import bootcamp\n{LOADED}") == []
+@pytest.mark.parametrize(
+    ("statement", "loads", "not_loaded"),
+    [
+        ("import bootcamp", (), ("",)),
+        (
+            "from bootcamp import runs",
+            ("bootcamp.records.runs",),
+            ("bootcamp.launcher", "torch", *NOTEBOOKS),
+        ),
+        (
+            "import bootcamp.launcher.launch, bootcamp.records.runs, bootcamp.experiments.equality",
+            (),
+            ("torch", "numpy", *NOTEBOOKS),
+        ),
+        pytest.param(
+            f"import {', '.join(RANK_SIDE)}",
+            ("torch",),
+            ("bootcamp.launcher", *NOTEBOOK_SIDE, *NOTEBOOKS),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["nothing else", "what a name needs", "no torch to launch", "no notebooks in ranks"],
+)
+def test_imports_load(statement, loads, not_loaded):
+    loaded = list_loaded(statement)
+    assert set(loads) <= loaded
+    assert [name for name in loaded if name.startswith(not_loaded)] == []
 
 
-def test_a_name_loads_what_it_needs():
-    loaded = in_a_new_process(f"{STARTED}from bootcamp import runs\n{LOADED}")
-    assert "bootcamp.records.runs" in loaded
-    assert not any(name.startswith(("bootcamp.launcher", "torch", "IPython")) for name in loaded)
-
-
-@pytest.mark.slow
-def test_ranks_load_nothing_of_notebooks():
-    """All that the scripts import, and nothing that a machine without Jupyter lacks."""
-    rank_side = "\n".join(
-        f"import bootcamp.train.{path.stem}"
-        for path in sorted((PACKAGE / "train").glob("*.py"))
-        if path.stem != "__init__"
-    )
-    loaded = in_a_new_process(f"{rank_side}\n{STARTED.splitlines()[0]}\nstarted = set()\n{LOADED}")
-    assert "torch" in loaded
-    notebook_side = {"IPython", "ipykernel", "ipywidgets", "matplotlib", "nbformat"}
-    assert not notebook_side & set(loaded)
-    assert not [
-        name
-        for name in loaded
-        if re.match(r"bootcamp(_lessons|\.(launcher|drawing|widgets|classroom))", name)
-    ]
-
-
-def test_launch_is_the_function_that_launches():
-    from bootcamp import launch, runs
+def test_names_of_the_public_interface_load():
     from bootcamp.launcher import launch as module
 
-    assert launch is module.launch
-    assert callable(runs.load)
+    assert bootcamp.launch is module.launch
+    for name in bootcamp.__all__:
+        if bootcamp.FRONT_DOOR[name].startswith(
+            ("drawing", "widgets", "classroom", "bootcamp_lessons")
+        ):
+            pytest.importorskip("ipywidgets")
+        assert getattr(bootcamp, name) is not None
+        assert name in dir(bootcamp)
 
 
-@pytest.mark.parametrize("name", bootcamp.__all__)
-def test_every_name_of_the_front_door_loads(name):
-    if bootcamp.FRONT_DOOR[name].startswith(
-        ("drawing", "widgets", "classroom", "bootcamp_lessons")
-    ):
-        pytest.importorskip("ipywidgets")
-    assert getattr(bootcamp, name) is not None
-    assert name in dir(bootcamp)
-
-
-def test_an_unknown_name_says_what_was_probably_meant():
+def test_unknown_names_say_what_was_probably_meant():
     with pytest.raises(AttributeError, match=r"bootcamp has no 'lunch': did you mean launch\?"):
         _ = bootcamp.lunch
     with pytest.raises(AttributeError, match=r"no 'xyz': it has launch, .+journal"):
