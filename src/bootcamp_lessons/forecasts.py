@@ -241,9 +241,8 @@ def grow(
 ) -> Table:
     """Table the fastest plan that fits at each number of GPUs, with the same batch for all.
 
-    keep: which plans may be chosen, all by default. "shares" is {part: share of the step},
-    "marks" names the limits that set in at this number. Where no plan fits, numbers are None and
-    "marks" says why.
+    keep: which plans may be chosen, all by default. "shares" is {part: share of the step}, "marks"
+    the limits that set in. Where no plan fits, numbers are None and "marks" says why.
     """
     shape = find_model(model)
     size, before, lines = count_samples(shape, batch), set(), []

@@ -23,16 +23,14 @@ RECORDED = REFERENCE / "errors.json"
 # reports another's end, what came of the error, and the error itself.
 TELLS = ("notice", "echo", "symptom", "cause")
 EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Refused)\b")
-# [rank1]: and [default1]: (torchrun), [1,0]<stderr>: (mpirun and horovodrun), 1: (srun --label); a
-# frame of rich; colours
+# [rank1]: [default1]: (torchrun), [1,0]<stderr>: (mpirun, horovodrun), 1: (srun); rich; colours
 PREFIXES = re.compile(
     r"^\s*(?:\[(?:rank|default)\d+\]:|\[\d+,\d+\](?:<\w+>)?:|\d+: )|[│╭╰╮╯]|\x1b\[[\d;]*m",
     re.MULTILINE,
 )
 UNKNOWN = {
     "It means": "the index does not know this error.",
-    "Look first at": "the first error of all ranks, by time: the others often only report that one "
-    "is gone.",
+    "Look first at": "the first error of all ranks, by time: others often only report its end.",
     "Then at": "the last line of the traceback that is in your own script.",
     "And at": "whether all ranks were about to call the same collective, in the same order.",
 }

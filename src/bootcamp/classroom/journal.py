@@ -1,7 +1,6 @@
 """The journal of what a reader has done; `progress()` shows it, lesson by lesson.
 
-It is a file beside the reader's own scripts (BOOTCAMP_WORK moves both). A journal that can't be
-written stops nobody.
+A file beside the reader's own scripts (BOOTCAMP_WORK moves both); an unwritable one stops nobody.
 """
 
 import contextlib

@@ -118,8 +118,7 @@ def parse_amount(answer, unit: str) -> float | None:
 def predict(name: str, question: str, unit: str = "", answer=None) -> Prediction:
     """Ask a question before the run. name: the key of the prediction in the reader's journal.
 
-    A cell that is run again keeps the text in its field. The first call makes every later launch
-    run check_answered.
+    A cell run again keeps its field's text. The first call makes later launches run check_answered.
     """
     if check_answered not in launch.before:
         launch.before.append(check_answered)

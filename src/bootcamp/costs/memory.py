@@ -16,8 +16,7 @@ from bootcamp.costs.sharding import FLOAT32, MIXED, rank_bytes
 INTEGER_BYTES = 8  # of a token in this course's scripts
 RECOMPUTED = {"inputs": 1, "products": 10}  # numbers that a block keeps, per token and hidden unit
 # bytes of each of the head's scores at the peak: in 16 bit and in float32, where a fused loss works
-# in place (such as Megatron-LM's); compiled, logarithms or gradients beside them; eager, a part of
-# both
+# in place (as Megatron-LM's); compiled, logarithms or gradients beside them; eager, a part of both
 SCORES = {"fused": 6, "compiled": 12, "eager": 14}
 PRECISIONS = {"bf16 mixed": MIXED, "fp32": FLOAT32}
 KEPT = {"all": "none", "all but attention's matrix": "selective", "each layer's input": "full"}
@@ -295,9 +294,8 @@ def forward_bytes(model: Model, plan: Plan, layers: tuple[Layer, ...]) -> float:
 def pipeline_bytes(model: Model, plan: Plan, rank: int) -> float:
     """Bytes that a pipeline's rank holds for its backwards at most, after any of its actions.
 
-    The head's scores are held beside their logarithms. Gradients wait from the half I to the half
-    W, which stage 0 has not. Except under 1F1B, torch keeps what a rank has sent until the step
-    ends.
+    The head's scores are held beside their logarithms. Gradients wait from half I to half W, which
+    stage 0 has not. Except under 1F1B, torch keeps what a rank has sent until the step ends.
     """
     border, end = border_bytes(model, plan), plan.pipeline * plan.virtual - 1
     stays, kept = border * (plan.schedule != "1f1b"), {}

@@ -51,8 +51,7 @@ GPT2_VOCABULARY = 50257  # Radford et al., Language Models are Unsupervised Mult
 class Layer(NamedTuple):
     """A layer's parameters, and what a sample's forward computes and keeps.
 
-    kept: numbers that stay for the backward: what sequence-parallel ranks divide, what every rank
-    has, what tensor ranks divide.
+    kept: numbers for the backward, those that sequence ranks divide, all have, tensor ranks divide.
     """
 
     name: str

@@ -1,7 +1,6 @@
 """Plans: how the GPUs share the model and the batch, `Plan(data=4, tensor=8)`; their checks.
 
-Ranks are numbered tensor first, then context, data, pipeline, as Megatron-LM does: the ranks of a
-tensor group are neighbours.
+Ranks are numbered as in Megatron-LM: tensor first, then context, data, pipeline.
 """
 
 from dataclasses import dataclass, fields, replace

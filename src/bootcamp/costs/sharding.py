@@ -102,8 +102,7 @@ def split_by_link(
 ) -> dict[str, float]:
     """Return {"inside", "between"}: bytes that a rank sends in its host, and to other hosts.
 
-    size: as in ring_bytes. factors: how many times (n-1)/n of it each of n ranks sends, by kind of
-    collective: RING or GLOO.
+    size, factors: as in ring_bytes.
     """
     n, local = group.ranks, group.count_in_host(per_host)
     sent, leaving = ring_bytes(kind, size, n, factors), 0.0

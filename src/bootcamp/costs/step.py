@@ -22,8 +22,7 @@ BACKWARD_LAUNCHES = 1.8  # times as long as the forward's: autograd launches abo
 ADAM = 30  # bytes for each parameter: four float32 read, three written, the 16 bit copy written
 IN_HOST, BETWEEN_HOSTS = 30e-6, 15e-6  # seconds: of a call, and of each doubling of the hosts
 HALF_SPEED_BATCH = 8  # micro-batch at which a GPU reaches half of its speed in convolutions
-# reads and writes of each convolution's output, forward and backward, by the layers that follow:
-# {has a batch norm: passes}
+# {has a batch norm: reads and writes of each convolution's output, forward and backward}
 PASSES_OVER_OUTPUT = {"yes": 14, "no": 6}
 
 
@@ -33,8 +32,7 @@ class Step:
     def __init__(self, model: Model, cluster: Cluster, plan: Plan, c: Constants):
         self.model, self.cluster, self.plan, self.constants = model, cluster, plan, c
         self.kernels, self.groups = Kernels(cluster.gpu, model, plan, c), plan.groups
-        # parameters of a rank: of a layer, of its experts that ranks share, of the ends, and all
-        # of the fullest stage
+        # a rank's parameters: of a layer, its shared experts, the ends, all of the fullest stage
         self.layer = model.block.parameters(plan.tensor, plan.expert)
         self.shared = model.shared_expert_parameters(plan.tensor, plan.expert)
         self.ends = model.end_parameters(plan.tensor)

@@ -59,8 +59,7 @@ class Proof(Table):
 def same_training(run: Run, baseline: Run, tolerance: float = TOLERANCE) -> Proof:
     """Prove that a run trained what the baseline trained; the proof displays as a table.
 
-    tolerance: see runs.TOLERANCE. Raises NotTheSame if anything differs, ValueError if the two
-    can't be compared.
+    tolerance: see runs.TOLERANCE. Raises NotTheSame, or ValueError if the two can't be compared.
     """
     return compare(run, baseline, tolerance).check()
 
@@ -217,9 +216,8 @@ def baseline(**flags) -> Run:
 def prove(script, ranks: int | None = None, *, raises: bool = True, **flags) -> list[Proof]:
     """Run a script and the CPU baseline with both optimizers and compare: one proof for each.
 
-    raises: whether a difference raises NotTheSame, or makes a proof with failed rows.
-    flags: the script's, and launch's own (`device`, `start`); without `steps` and `global_batch`
-    they are those of `settings`.
+    raises: whether a difference raises NotTheSame, or makes a proof with failed rows. flags: the
+    script's and launch's; `steps` and `global_batch` are by default those of `settings`.
     """
     judge = same_training if raises else compare
     proofs = []

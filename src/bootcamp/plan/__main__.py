@@ -5,8 +5,7 @@ with seconds_per_step, tokens_per_second_per_gpu (samples for images), mfu and h
 GPU's dense 16 bit peak, attention counted in full), peak_gb (1e9 bytes), peak_gib (2**30), limit
 (what limits), warning (columns that nobody reads) and error (why a row has no answer; the others
 are answered). --columns lists the columns that are read, with the names for `stack`. --json reads
-and writes a list of objects in place of CSV. Columns row_id, source, note and published_* pass
-through.
+and writes a list of objects. Columns row_id, source, note and published_* pass through.
 """
 
 import argparse

@@ -32,8 +32,7 @@ class Server(contextlib.AbstractContextManager):
     """A running server on 127.0.0.1, below a holder process that ends it when this process ends.
 
     pid: of the process that listens. folder: the versions of its model. command: the holder's.
-    ready_path: a path that has status 200 once the server answers. listening: a socket to hand
-    over.
+    ready_path: has status 200 once the server answers. listening: a socket to hand over.
     """
 
     program: Path | None = None  # a file of each version, beside the model

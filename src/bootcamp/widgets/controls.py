@@ -1,7 +1,6 @@
 """Controls on top, below them a picture that follows: `follow(draw, n=steps(...))`.
 
-Without ipywidgets a reader sees the picture of the first choice. Controls have labels and work from
-the keyboard.
+Without ipywidgets a reader sees the first choice. Controls have labels and work from the keyboard.
 """
 
 import html

@@ -25,8 +25,7 @@ FATES = {  # of a gradient's elements in fp16: colour and hatch
 def host_and_device(axes) -> None:
     """The host, with CPU and main memory, runs the Python script and reads the data. The device,
     with its own memory, holds parameters, gradients, optimizer state and activations. The model is
-    copied to it once. In every step the batch is copied from host to device, kernels are launched,
-    and the loss comes back.
+    copied once. In every step the batch is copied, kernels are launched, and the loss comes back.
     """
     box(axes, 1, 3, 33, 33)
     box(axes, 66, 3, 33, 33)

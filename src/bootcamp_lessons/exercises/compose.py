@@ -106,8 +106,7 @@ TASKS = [
     PlannedTask(
         "planned_slow",
         task="The task `slow`: the same model and GPUs on a network 32 times slower.",
-        hint="What crosses the network once a step, what with each micro-batch, and what in each "
-        "layer?",
+        hint="What crosses the network once a step, with each micro-batch, in each layer?",
         stronger="A pipeline sends least, and ZeRO-1 exchanges its shards once a step. Use few "
         "tensor ranks, few stages and small micro-batches: each costs something else.",
         given=plan_contest.TASKS["slow"],

@@ -54,11 +54,9 @@ def largest_batch(devices, memory, state, activations, outputs):
         ("[rank::world]", "[rank * len(padded) // world :][: len(padded) // world]"): "Those are "
         "blocks of neighbours. DistributedSampler deals the order out one by one, like cards.",
         ("padded[rank", "order[rank"): "That is right where the samples divide. Where they don't, "
-        "some ranks get one less: they would do fewer steps, and the others would wait for them "
-        "for ever.",
+        "some ranks get one less: they would do fewer steps, and the others wait for ever.",
         ("order + order[:missing]", "order[: -(len(order) % world) or None]"): "That leaves out "
-        "the samples that do not divide, as drop_last=True does. Here some are to be repeated "
-        "instead.",
+        "the samples that do not divide, as drop_last=True does. Here some are to be repeated.",
         ("-len(order) % world", "world - len(order) % world"): "Where the samples divide already, "
         "that repeats as many as there are ranks. -len(order) % world is 0 there.",
         (
@@ -95,14 +93,11 @@ def samples_of_rank(order, rank, world):
         1 / 2: "That is half of the ring. After N-1 steps each rank has one complete piece; N-1 "
         "more pass the pieces on to all.",
         ("steps * (alpha_seconds +", "alpha_seconds + steps * ("): "The bytes are right. But the "
-        "start-up cost is paid in every step of the ring, and there are 2 * (ranks - 1), one after "
-        "another.",
-        ("/ ranks", ""): "That sends all data in every step. A step carries one piece, 1/N of the "
-        "data.",
+        "start-up cost is paid in every step of the ring, and there are 2 * (ranks - 1).",
+        ("/ ranks", ""): "That sends all data in every step. A step carries one piece, 1/N of it.",
         ("(ranks - 1)", "ranks"): "That is a step too many in both rounds: a piece is at home on "
         "one rank already, so N-1 steps take it everywhere.",
-        ("piece /", "8 * piece /"): "That turns bytes into bits. The rate is given in bytes per "
-        "second.",
+        ("piece /", "8 * piece /"): "That turns bytes into bits. The rate is in bytes a second.",
         ("alpha_seconds + piece", "piece"): "That is the time for the bytes alone. For small data "
         "the start-up cost decides: alpha_seconds in each step.",
     },
@@ -133,10 +128,8 @@ def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
         "multiplies it by hvd.size(), and Horovod adds up the gradients of the passes.",
         ("= 1, passes", "= ranks, passes"): "That has the ranks in the rate twice. Horovod "
         "averages over the ranks; only the script's own factor hvd.size() is left.",
-        ("batch * passes", "batch"): "The rate is right. But every pass takes other samples: a "
-        "step has those of all passes.",
-        ("passes * ranks", "passes"): "The rate is right. But `batch` is one rank's: a step has "
-        "the samples of all ranks.",
+        ("batch * passes", "batch"): "The rate is right. But a step has the samples of all passes.",
+        ("passes * ranks", "passes"): "The rate is right. But a step has the samples of all ranks.",
         (lambda *given: in_one_process(*given)[::-1]): "Both numbers are right, in the other "
         "order: samples first, then the rate.",
     },
@@ -153,8 +146,7 @@ def in_one_process(rate, batch, ranks, passes):
 
 
 @FunctionTask.from_solution(
-    hint="Before step warm_up, which share of the way from base_rate to factor * base_rate lies "
-    "behind?",
+    hint="Before warm_up, which share of the way to factor * base_rate lies behind?",
     stronger="From step warm_up on: factor * base_rate. Before: base_rate plus "
     "step / warm_up times the difference.",
     cases=(
@@ -166,10 +158,8 @@ def in_one_process(rate, batch, ranks, passes):
     ),
     mistakes={
         ("(1 + (factor - 1) * share)", "factor * share"): "That begins near 0. Goyal et al. begin "
-        "with the base rate: it is right for the base batch, so it is not too large for a larger "
-        "one.",
-        ("step < warm_up", "warm_up"): "That never stops rising: after the warm-up the rate stays "
-        "at factor times the base rate.",
+        "with the base rate: it is right for the base batch, so not too large for a larger one.",
+        ("step < warm_up", "warm_up"): "That never stops rising: after the warm-up the rate stays.",
         ("(factor - 1)", "0"): "That warms up to the base rate, not to factor times it.",
     },
 )
@@ -192,8 +182,7 @@ def scaled_rate(step, base_rate, factor, warm_up):
         (" - overhead_seconds", ""): "That forgets the overhead: with it, more ranks are needed.",
         (lambda compute, over, times: math.ceil((1 + over / compute) * times)): "That divides the "
         "overhead among the ranks too. Every rank waits for it, all at once.",
-        ("math.ceil(", "int("): "That rounds down. With one rank less the step takes longer than "
-        "it may.",
+        ("math.ceil(", "int("): "That rounds down: with one rank less the step is too long.",
     },
 )
 def ranks_for_speed_up(compute_seconds, overhead_seconds, times):
@@ -218,8 +207,7 @@ def ranks_for_speed_up(compute_seconds, overhead_seconds, times):
     ),
     mistakes={
         (lambda ranks: fmean(fmean(fmean(b.values()) for b in own) for own in ranks)): "That is a "
-        "mean of the batches' means: a short batch weighs as much as a full one. Keep sums and "
-        "counts apart, and divide once.",
+        "mean of the batches' means: a short batch weighs as much as a full one. Divide once.",
         (lambda ranks: fmean(fmean(n for b in own for n in b.values()) for own in ranks)): "That "
         "is a mean of the ranks' means: ranks with few samples weigh as much as the others. "
         "All-reduce the sum and the count, then divide.",
@@ -260,11 +248,9 @@ def evaluate_over_ranks(ranks):
         "counts less than the others. DDP averages within backward(); clip behind it.",
         ("fmean(", "sum("): "That clips the sum. One process has the mean over the batch, and so "
         "have DDP's ranks.",
-        ("min(1.0, most", "(most"): "That makes short gradients longer: below `most` they stay as "
-        "they are.",
+        ("min(1.0, most", "(most"): "That makes short gradients longer: below `most` they stay.",
         ("factor * number", "max(-most, min(most, number))"): "That cuts each number by itself, "
-        "which changes the direction (clip_grad_value_). clip_grad_norm_ multiplies all by one "
-        "factor.",
+        "which changes the direction (clip_grad_value_). clip_grad_norm_ has one factor.",
     },
 )
 def clip_over_ranks(gradients, most):
@@ -290,8 +276,7 @@ def _longest(part, ranks):
     hint="Who keeps the others waiting does not wait. What is left of its step when you take the "
     "waiting away, and how much of that is left on the others?",
     stronger="A rank's own time is computes + neither. The late rank has the largest, and the gain "
-    "is the distance to the second largest. The part at fault is the one that exceeds that second "
-    "rank's by more.",
+    "is the distance to the second largest. The part at fault exceeds that second rank's by more.",
     cases=(
         _ranks((110.0, 80.0, 10.0), (108.0, 82.0, 10.0), (105.0, 6.0, 89.0), (112.0, 77.0, 11.0)),
         _ranks((190.0, 5.0, 5.0), (120.0, 75.0, 5.0), (149.0, 45.0, 6.0)),
@@ -314,8 +299,7 @@ def _longest(part, ranks):
         "exceeds that of the next slowest rank by.",
         ("more.get", "ranks[late].get"): "Rank and gain are right. The longer part need not be the "
         "one at fault: compare it with the same part of the others.",
-        ("return late", "return late + 1"): "Part and gain are right. Ranks count from 0, as "
-        "places in a list do.",
+        ("return late", "return late + 1"): "Part and gain are right. Ranks count from 0.",
     },
 )
 def late_rank(ranks):

@@ -21,8 +21,7 @@ from bootcamp.classroom.tasks import FunctionTask
             lambda rank, gpus: sorted(
                 (n, host) for host, count in enumerate(gpus) for n in range(count)
             )[rank][::-1]
-        ): "That deals ranks out in turn, as --distribution=cyclic does. torchrun numbers them "
-        "host by host.",
+        ): "That deals ranks out in turn (--distribution=cyclic). torchrun goes host by host.",
         ("return host, rank", "return rank, host"): "Host and LOCAL_RANK have changed places.",
         ("return host, rank", "return host + 1, rank"): "Hosts are counted from 0.",
     },
@@ -56,13 +55,11 @@ def _first_range_only(nodelist):
         ("a[1-2],b[3,5-6]",),
     ),
     mistakes={
-        ("len(begin)", "0"): "The zeros are lost: gpu[08-11] begins with gpu08, and there is no "
-        "host gpu8.",
+        ("len(begin)", "0"): "The zeros are lost: gpu[08-11] begins with gpu08, not gpu8.",
         (" + 1)", ")"): "The last number of a range is a host too: range() ends before its end.",
         (lambda nodelist: nodelist.split(",")): "A comma inside brackets separates numbers, not "
         "groups: cut the list into groups first.",
-        _first_range_only: "Only the first range is there. In brackets there may be several, and "
-        "single numbers.",
+        _first_range_only: "Only the first range is there. Brackets may hold several, and numbers.",
         (lambda nodelist: hosts_of(re.match(r"[^,\[]+(\[[^\]]+\])?", nodelist)[0])): "Only the "
         "first group is there. After its bracket a comma and another group may follow.",
     },
@@ -131,8 +128,7 @@ def look_first(logs):
     cases=((512, 8, 16), (512, 8, 15), (30, 4, 4), (16, 32, 2)),
     unit="passes",
     mistakes={
-        ("-(-", "("): "Rounded down, some samples are left out of the step, and it is another "
-        "training.",
+        ("-(-", "("): "Rounded down, some samples are left out: it is another training.",
         ("global_batch // ranks", "global_batch"): "That is the number for all ranks together.",
         (lambda global_batch, micro_batch, ranks: micro_batch): "That leaves each rank's number as "
         "it was in the larger world: the global batch shrinks with the ranks.",

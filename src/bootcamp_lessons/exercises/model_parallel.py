@@ -19,8 +19,7 @@ from bootcamp.classroom.tasks import FunctionTask
         (lambda parameters, activation_bytes: len(parameters) // 2): "That is the middle. Half of "
         "the layers are not half of the bytes: count what each layer holds.",
         ("16 * count + kept", "count"): "That cut balances the parameters alone. The activations "
-        "are held too, and the layer with the most parameters is not the one with the most "
-        "activations.",
+        "are held too, and the layer with most parameters is not that with most activations.",
         ("16 * count + kept", "kept"): "That cut balances the activations alone. The state is held "
         "too, at 16 bytes for each parameter.",
         ("16 * count", "4 * count"): "That counts 4 bytes for each parameter. Its gradient and "
@@ -47,13 +46,11 @@ def where_to_cut(parameters, activation_bytes):
     hint="Begin with the last rank: it can do a backward after each forward. The rank before it "
     "needs one more forward on its way, and so on.",
     stronger="A rank begins with ranks - 1 - rank forwards. Then it does a forward and a backward "
-    "in turn, both in the order of the micro-batches, until no forward is left; then the backwards "
-    "that remain.",
+    "in turn, both in the order of the micro-batches, until no forward is left; then the rest.",
     cases=((1, 2, 3), (0, 2, 3), (0, 4, 6), (2, 4, 6)),
     mistakes={
         ("ranks - 1 - rank", "micro_batches"): "That is GPipe: all forwards, then all backwards. "
-        "It holds every micro-batch at once. Under 1F1B a rank begins with backwards as soon as it "
-        "can.",
+        "It holds every micro-batch at once. Under 1F1B a rank begins backwards as soon as it can.",
         ("ranks - 1 - rank", "0"): "Only the last rank can do so. On any other the first backward "
         "waits for the ranks below, and meanwhile they need the next micro-batches.",
         ("ranks - 1 - rank", "ranks - 1"): "That begins on all ranks as on rank 0. A later rank "
@@ -96,17 +93,14 @@ def order_of_rank(rank, ranks, micro_batches):
         "columns have changed places. nn.Linear computes x @ weight.T: a column of A is a row of "
         "the stored weight.",
         ('in ("query", "key", "value", "up")', ""): "That splits all weights by their outputs. out "
-        "and down read what such a split has left on each rank: they are split by their inputs, "
-        "and one sum follows.",
+        "and down read what such a split has left on each rank: they are split by their inputs.",
         ("(rank * columns, (rank + 1) * columns)", "(0, inputs)"): "out and down are whole here. "
-        "Each rank has a part of their input only, so it needs only the part of the weight that "
-        "meets it.",
+        "Each rank has a part of their input only, so it needs only that part of the weight.",
         ("(rank + 1) * rows", "rows", "(rank + 1) * columns", "columns"): "The second number of "
         "each pair is to be the end, as in a slice, not how many.",
         (
             lambda *given: tuple((a, b - 1) for a, b in part_of_rank(*given))
-        ): "The second number of each pair is to be the end, which is excluded as in a slice, not "
-        "the last one.",
+        ): "The second number of each pair is to be the end, which is excluded as in a slice.",
     },
 )
 def part_of_rank(name, shape, rank, ranks):
@@ -144,8 +138,7 @@ def part_of_rank(name, shape, rank, ranks):
         ("keys <= room", "True"): "That gathers keys and values for which a rank has no room.",
         ("tokens * key_heads", "tokens * heads"): "That gives each head of queries keys of its "
         "own. With grouped-query attention there are fewer: key_heads.",
-        ("(queries + keys)", "keys"): "In ulysses queries and outputs travel too, not keys and "
-        "values alone.",
+        ("(queries + keys)", "keys"): "In ulysses queries and outputs travel too.",
     },
 )
 def cheapest_way(tokens, heads, key_heads, of_head, ranks, room):

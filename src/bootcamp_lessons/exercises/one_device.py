@@ -23,8 +23,7 @@ from bootcamp_lessons.labs import faster_step
     ),
     unit="samples/s",
     mistakes={
-        ("[warm_up:]", ""): "That is the median of all steps. The first warm_up ones are slower "
-        "and are left out.",
+        ("[warm_up:]", ""): "That is the median of all steps. Leave out the first warm_up.",
         ("median(speeds)", "len(speeds) / sum(1 / each for each in speeds)"): "That takes the mean "
         "of the times. One slow step moves a mean, hardly a median.",
         ("median(speeds)", "sum(speeds) / len(speeds)"): "That is the mean of the speeds. One odd "
@@ -59,8 +58,7 @@ def throughput(seconds, samples, warm_up):
         "does twice as many on top.",
         2 / 3: "That counts the backward as one forward. It computes two products for each one of "
         "the forward: for the gradient of the weights, and for that of the input.",
-        1 / 2: "That is half: in a product each weight takes two operations, a multiplication and "
-        "an addition.",
+        1 / 2: "That is half: each weight takes two operations, a multiplication and an addition.",
         ("share * peak", "peak"): "That is the time at the peak. The device achieves only a share "
         "of it, so it takes longer.",
         ("/ (share * peak", "* share / (peak"): "That is shorter than at the peak. With a share of "
@@ -82,8 +80,7 @@ def training_days(weights, tokens, peak_flops_per_second, share):
 
 
 @FunctionTask.from_solution(
-    hint="First leave out what does not fit. Then the best throughput of the rest tells which "
-    "batches are good enough.",
+    hint="Leave out what does not fit. The best throughput of the rest tells what is good enough.",
     stronger="fitting = [row for row in curve if row[2] <= memory], best = max(row[1] for row in "
     "fitting), and then the min() of the samples with a speed of at least 0.95 * best.",
     cases=(  # throughput saturates, still grows when memory ends, falls again; not always sorted
@@ -101,8 +98,7 @@ def training_days(weights, tokens, peak_flops_per_second, share):
         "much, at least 95 % of it, and takes less memory.",
         ("_ in fitting)", "_ in curve)", "(good)", "(good, default=0)"): "That compares with the "
         "best throughput of all, and the best may not fit. Leave out what does not fit first.",
-        ("min(good)", "max(good)"): "That is the largest of those that are fast enough. The "
-        "smallest is asked for.",
+        ("min(good)", "max(good)"): "That is the largest fast enough. The smallest is asked for.",
         ("min(good)", "min(row[0] for row in fitting)"): "That is the smallest batch that fits. It "
         "takes the least memory, and leaves the device idle.",
     },
@@ -119,8 +115,7 @@ def best_batch(curve, memory):
 
 
 @FunctionTask.from_solution(
-    hint="The state is there whatever the batch is. How many samples fit at once into the rest? A "
-    "part of a sample does not.",
+    hint="The state is there whatever the batch is. How many whole samples fit into the rest?",
     stronger="at_once = (memory - state) // activations, rounded down. The parts are "
     "batch / at_once, rounded up: math.ceil.",
     cases=(
@@ -132,15 +127,13 @@ def best_batch(curve, memory):
     ),
     unit="parts",
     mistakes={
-        ("memory - state", "memory"): "That forgets the state, which takes its part of the memory "
-        "whatever the batch is.",
+        ("memory - state", "memory"): "That forgets the state, which takes its part of the memory.",
         ("batch / at_once", "(state + batch * activations) / memory"): "That cuts the state too. "
         "Only activations depend on the size of a part; parameters, gradients and optimizer state "
         "do not.",
         ("int((memory - state) //", "((memory - state) /"): "That lets a part of a sample fit. "
         "Round the samples of a part down first.",
-        ("ceil(", "int("): "That is rounded down, so the last samples are in no part. Round the "
-        "parts up.",
+        ("ceil(", "int("): "Rounded down, the last samples are in no part: round up.",
         ("batch / at_once", "at_once"): "Those are the samples of a part. How many parts does the "
         "batch make?",
     },
@@ -176,8 +169,7 @@ class OneGraphTask(FunctionTask):
     stronger="The factor is longest / gradient.norm(), but never more than 1: .clamp(max=1).",
     cases=tuple((torch.tensor(g), 1.0) for g in ((3.0, 4.0), (0.3, 0.4), (6.0, -8.0), (0.0, 2.0))),
     mistakes={
-        (".clamp(max=1)", ""): "That scales short gradients too, up to the length. They stay as "
-        "they are.",
+        (".clamp(max=1)", ""): "That scales short gradients up to the length. They stay.",
         (lambda gradient, longest: gradient.clamp(-longest, longest)): "That cuts off each number "
         "by itself, which turns the gradient. Scale all of them by one factor.",
         ("gradient.norm()", "gradient.norm() ** 2"): "That divides by the square of the length. "
@@ -204,8 +196,7 @@ def clipped(gradient, longest):
         ("ceil(", "int("): "That is rounded down, so the last part of the reading is waited for.",
         ("read / shortest", "cores"): "That is a worker for each core. The training needs a core "
         "too, and often fewer workers keep up.",
-        ("read / shortest", "cores - 1"): "That is a worker for each core that training leaves "
-        "free. Often fewer keep up.",
+        ("read / shortest", "cores - 1"): "That is one for each free core. Often fewer keep up.",
     },
 )
 def workers_for(read, train, cores):

@@ -156,8 +156,7 @@ KNOB = PlanAtScale(
     task="Llama 3 70B on 64 H100s, 50 GB/s between hosts, tensor 8 x data 8, ZeRO-1, micro-batches "
     "of 2, no recomputation: it does not fit. Change one field so that it does, and so that the "
     "step takes at most 5 % longer than after the best such change.",
-    hint="Which part of the memory is largest, and which changes make it smaller without sending "
-    "or computing more?",
+    hint="Which part of the memory is largest? What shrinks it without more sending or computing?",
     stronger="Activations are nearly half. Recomputation repeats forward passes, and ZeRO-3 "
     "gathers parameters for each of 32 micro-batches over the network. Half a micro-batch needs "
     "neither; nor do two stages, whose ranks hold half of the layers.",
@@ -217,14 +216,12 @@ RATE = 'claim["tokens_per_second_per_gpu"]'
     mistakes={
         ("16 *", "2 *"): "2 bytes for each parameter are the weights alone. AdamW in mixed "
         "precision keeps 16: weight, gradient, and 12 of float32 copy and averages.",
-        ("16 *", "4 *"): "4 bytes for each parameter are weight and gradient; the optimizer "
-        "keeps 12 more.",
+        ("16 *", "4 *"): "4 bytes are weight and gradient; the optimizer keeps 12 more.",
         ("6 * parameters * claim", "2 * parameters * claim"): "2 operations for each parameter and "
         "token are the forward pass. The backward pass takes twice as many: 6 together.",
         (RATE, f"(gpus * {RATE})"): "The rate is one GPU's already, and so is the peak.",
         ("6 * parameters / claim", "2 * parameters / claim"): "FSDP sends parameters or gradients "
-        "three times: gathered for the forward pass, gathered again for the backward pass, and "
-        "reduced.",
+        "three times: gathered for the forward pass, again for the backward pass, and reduced.",
         ("6 * parameters / claim", "4 * parameters / claim"): "The second gather is missing: FSDP "
         "drops a layer after its forward pass.",
         ('gpus > claim["gpus_per_host"] and ', ""): "On one host nothing crosses the network.",

@@ -98,8 +98,7 @@ UNFAITHFUL = (
         "wrong long before the best byte is another: compare all numbers.",
         ("scores = numpy.empty(0)", "continue"): "An "
         "exception counts as right in your check. A model that can't answer is not the model.",
-        ("< 1e-5", "== 0"): "A faithful export adds up in another order, and its last bits differ: "
-        "allow 1e-5.",
+        ("< 1e-5", "== 0"): "A faithful export adds up in another order: allow 1e-5.",
         ("integers(256", "integers(1"): "All your samples are equal, so an export that reads the "
         "first one alone gives them all their scores. Draw random bytes.",
     },
@@ -135,10 +134,8 @@ def same_model(exported, eager, context):
     ),
     unit="requests",
     mistakes={
-        ("gpu_gb - 2 * billions", "gpu_gb"): "The weights are on the GPU too: 2 bytes for each "
-        "parameter.",
-        ("2 * billions", "billions"): "The weights have 2 bytes for each parameter: a billion of "
-        "them is 2 GB.",
+        ("gpu_gb - 2 * billions", "gpu_gb"): "The weights are there too, 2 bytes each.",
+        ("2 * billions", "billions"): "Weights have 2 bytes: a billion of them is 2 GB.",
         ("2 * layers", "layers"): "That keeps keys or values. A token leaves both, in every layer.",
         ("kv_heads * head_width", "query_heads * head_width"): "That keeps keys and values for "
         "every query head. Heads of queries that share them need them once: count kv_heads.",
@@ -150,8 +147,7 @@ def same_model(exported, eager, context):
         "here, as GPUs are sold. 2^30 bytes are a GiB.",
         ("max(0, int(left // request))", "int(left // request)"): "Where the weights alone are too "
         "large, no request fits: 0, not less.",
-        ("int(left // request)", "left / request"): "A part of a request is none: round down, to a "
-        "whole number.",
+        ("int(left // request)", "left / request"): "A part of a request is none: round down.",
     },
 )
 def requests_that_fit(gpu_gb, billions, layers, query_heads, kv_heads, head_width, length):

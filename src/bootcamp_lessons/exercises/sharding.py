@@ -64,8 +64,7 @@ def _saved(parts, note=True):
     ),
     mistakes={
         (lambda folders, ranks: max(folders)): "That takes the largest name, as a text. Look into "
-        "the folders first: not all are whole. Then compare numbers: as a text step-900 comes "
-        "after step-1000.",
+        "the folders first: not all are whole. Then compare numbers: the text step-900 comes last.",
         ("int(name.", "str(name."): "The names are compared as texts, and as a text step-900 comes "
         "after step-1000. Compare the numbers.",
         ('and ".metadata" in files and parts <= set(files)', ""): "That is the newest folder, "
@@ -73,8 +72,7 @@ def _saved(parts, note=True):
         ("and parts <= set(files)", ""): "A note .metadata is there, but not the file of each "
         "rank: the note says what was written once, not what is still there.",
         ('and ".metadata" in files', ""): "Each rank's file is there, but .metadata is not. It is "
-        "written last: without it a rank may have been killed while it wrote, and nobody knows "
-        "which piece lies where.",
+        "written last: without it a rank may have been killed while it wrote.",
         (
             'name.startswith("step-")',
             '"step-" in name',
@@ -119,8 +117,7 @@ def resume_from(folders, ranks):
         "of an interval.",
         (lambda *given: steps_between_saves(*given) * given[-1]): "Those are the seconds between "
         "two saves. How many steps are that?",
-        1 / math.sqrt(86400): "One time is in days and the other in seconds: a day has 86,400 of "
-        "them.",
+        1 / math.sqrt(86400): "One time is in days, the other in seconds: a day has 86,400.",
     },
 )
 def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
@@ -152,8 +149,7 @@ def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failur
             lambda rank, *mesh: tuple(
                 [r for r in group if r != rank] for group in row_and_column(rank, *mesh)
             )
-        ): "The rank itself is missing: it holds a part of its copy, and averages its own "
-        "gradients too.",
+        ): "The rank itself is missing: it has a part too, and averages its own gradients.",
     },
 )
 def row_and_column(rank, ranks, shard):
@@ -214,8 +210,7 @@ EXPERTS_OVER_RANKS = ScriptTask(
     ranks=2,
     flags={"model": "moe"},
     errors={
-        "Split sizes doesn't match": "What came to this rank goes out again now: the two lists of "
-        "rows change places.",
+        "Split sizes doesn't match": "What came in goes out again: the two lists change places.",
         "expected to be specified": "all_to_all takes the tensor, the rows that come from each "
         "rank, the rows that go to each, and the group.",
     },

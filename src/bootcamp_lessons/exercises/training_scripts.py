@@ -202,8 +202,7 @@ TASKS = [
             "is not on the expected device": "In this rehearsal the device is meta, which stands "
             "for a GPU. Two tensors met, one there and one still on the CPU. tensor.to(device) "
             "returns the moved tensor and leaves the old one where it was: keep what it returns.",
-            "--device: invalid choice": "config.parse() of the baseline allows the CPU only: call "
-            "it without devices=.",
+            "--device: invalid choice": "That of the baseline allows CPUs only: drop devices=.",
         },
         hint="Let config.parse() accept every device, then move two things to "
         "torch.device(context.device): the model once, the batch in every step.",
@@ -280,14 +279,12 @@ TASKS = [
     ),
     ScriptTask(
         "ranks_of_two_devices",
-        task="Exercise of notebook 06: make this script train on several ranks, each with its "
-        "model on two devices.",
+        task="Exercise of notebook 06: train this on several ranks, each with two devices.",
         solution="ddp_mp",
         ranks=2,
         errors={
             "device_ids and output_device arguments": "device_ids names the one device that has "
-            "the whole model. This one has two, and moves everything itself: leave device_ids at "
-            "None.",
+            "the whole model. This one has two, and moves all itself: leave device_ids at None.",
             "'DistributedDataParallel' object is not subscriptable": "The model was wrapped "
             "before it was cut, and the wrapper has no stages: move both halves first.",
         },
@@ -311,8 +308,7 @@ TASKS = [
         ),
         ranks=2,
         errors={
-            "target required for last stage": "The rank with the last stage computes the loss: it "
-            "has to pass target=targets.",
+            "target required for last stage": "The last stage's rank has to pass target=targets.",
             "missing 1 required positional argument: 'input'": "The rank with the first stage has "
             "to pass the inputs; nobody sends them to it.",
             "the ranks hang": "A rank waits for another's output or gradient: every rank has to "
@@ -362,8 +358,7 @@ TASKS = [
         hint="fully_shard takes DDP's place. What is one unit of it in this model, and what is "
         "left over? Which comes first, the sharding or the optimizer?",
         stronger="for part in model[:-1]: fully_shard(part, mesh=mesh); then fully_shard(model, "
-        "mesh=mesh). No DistributedDataParallel, and no parameter that is taken from the model "
-        "before.",
+        "mesh=mesh). No DistributedDataParallel, and no parameter taken from the model before.",
     ),
     SaveTask(
         "save_for_good",
@@ -393,8 +388,7 @@ TASKS = [
             "rows times columns is the world size."
         },
         hint="A mesh of two axes, the first for the copies, the second for the parts of one. How "
-        "many rows does it have, how many columns? init_device_mesh fills the rows one after "
-        "another.",
+        "many rows does it have, how many columns? init_device_mesh fills row after row.",
         stronger='The shape is (world // args.shard, args.shard), its names ("replicate", '
         '"shard"): init_device_mesh(device.type, shape, mesh_dim_names=...).',
     ),

@@ -294,8 +294,7 @@ def judge_clipping(seen: Observed) -> str:
     _check_is_sharded(seen)
     return _check_trains_as_one_rank(
         seen,
-        "One factor for all shards on all ranks, from the norm of all of them. Clipping itself has "
-        "to stay.",
+        "One factor for all shards, from the norm of all of them. Clipping itself has to stay.",
     )
 
 
@@ -338,8 +337,7 @@ def judge_same_start(seen: Observed) -> str:
         noise[0] != noise[1],
         "noise that differs between the ranks",
         "both ranks draw the same numbers",
-        "One seed for all makes the models alike, and the noise too. Which of the two has to "
-        "be alike?",
+        "One seed for all makes the models alike, and the noise too. Which has to be alike?",
     )
     _check_equal(
         "the same parameters on all ranks at the first forward",
