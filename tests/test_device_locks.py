@@ -33,9 +33,9 @@ def lease(folder, count, there=2):
 
 
 def holds(folder, key):
-    """The lock of a device, as another process has it."""
+    """The lock of a device, as another process has it; any thread may release it."""
     folder.mkdir(exist_ok=True)
-    lock = FileLock(folder / f"{key}.lock", timeout=0, mode=0o666)
+    lock = FileLock(folder / f"{key}.lock", timeout=0, mode=0o666, thread_local=False)
     lock.acquire()
     return lock
 
@@ -48,68 +48,46 @@ def is_free(folder, key):
         return False
 
 
-@contextlib.asynccontextmanager
-async def taking(wish, ranks=1):
-    """A run's devices while it takes them: (devices, its request, what it said, the task)."""
-    each = [Command([], {}) for _ in range(ranks)]
-    request, said = RunRequest("", "warm", each, agents=[Command([], {})], **wish), []
-    run = device_locks.DeviceLocks(request, said.append)
-    task = asyncio.create_task(run.take())
-    try:
-        yield run, request, said, task
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        run.release()
+@pytest.fixture
+def take():
+    """take(wish, ranks, tell) takes a run's devices: (its locks, the environment of its ranks)."""
+    with contextlib.ExitStack() as stack:
+
+        def take(wish, ranks=1, tell=print):
+            request = RunRequest("", "warm", [Command([], {}) for _ in range(ranks)], **wish)
+            run = device_locks.DeviceLocks(request, tell)
+            stack.callback(run.release)
+            asyncio.run(run.take())
+            return run, request.ranks[0].env
+
+        yield take
 
 
-# One run
+def test_devices_are_taken_all_at_once_or_none(take, tmp_path):
+    said, other = [], holds(tmp_path, "fake-1")
+
+    def look():
+        try:
+            assert said[0]["message"].startswith("Waiting for 2 devices. Other launches have GPU 1")
+            until(lambda: is_free(tmp_path, "fake-0"), 5, "a device that a request for two holds")
+        finally:
+            other.release()
+
+    with meanwhile(lambda: said, look):
+        run, env = take(lease(tmp_path, 2), tell=said.append)
+    assert env == {device_locks.VARIABLE: "fake-0,fake-1"}
+    assert not any(is_free(tmp_path, key) for key in BOTH)
+    run.release()
+    assert all(is_free(tmp_path, key) for key in BOTH)
 
 
-@pytest.mark.parametrize(
-    ("held", "count", "waits", "gets"),
-    [
-        ("fake-1", 2, True, "fake-0,fake-1"),
-        ("fake-0", 1, False, "fake-1"),
-        ("fake-7", 1, False, "fake-0"),
-    ],
-)
-def test_devices_are_taken_all_at_once_or_none(held, count, waits, gets, tmp_path):
-    async def take():
-        has = holds(tmp_path, held)
-        async with taking(lease(tmp_path, count)) as (_, request, said, task):
-            if waits:
-                await asyncio.to_thread(until, lambda: said)
-                assert said[0]["message"].startswith(
-                    "Waiting for 2 devices. Other launches have GPU 1"
-                )
-                await asyncio.sleep(0)
-                assert is_free(tmp_path, "fake-0"), "a request for two must not hold one"
-                has.release()
-            await task
-            assert bool(said) == waits
-            for each in (*request.agents, *request.ranks):
-                assert each.env[device_locks.VARIABLE] == gets
-            assert not is_free(tmp_path, gets.partition(",")[0])
-        has.release()
-        assert all(is_free(tmp_path, key) for key in BOTH)
-
-    asyncio.run(take())
-
-
-def test_devices_of_a_kernel_are_shared_by_its_runs(tmp_path):
+def test_devices_of_a_kernel_are_shared_by_its_runs(take, tmp_path):
     """Ranks that stay alive between cells and a launch beside them share, as without leases."""
-
-    async def both():
-        async with taking(lease(tmp_path, 2)) as (*_, task):
-            await task
-            async with taking(lease(tmp_path, 1)) as (_, request, _, second):
-                await second
-                assert request.agents[0].env[device_locks.VARIABLE] == "fake-0"
-            assert not is_free(tmp_path, "fake-0"), "the first run still has it"
-
-    asyncio.run(both())
+    take(lease(tmp_path, 2))
+    second, env = take(lease(tmp_path, 1))
+    assert env[device_locks.VARIABLE] == "fake-0"
+    second.release()
+    assert not is_free(tmp_path, "fake-0"), "the first run still has it"
 
 
 # The folder
@@ -126,27 +104,19 @@ def test_folder_lets_everybody_write_and_nobody_remove(tmp_path):
 
 
 @pytest.mark.parametrize("trap", ["folder", "file", "link", "open"])
-def test_folder_that_is_unsafe_is_refused_and_no_link_followed(tmp_path, trap):
+def test_folder_that_is_unsafe_is_refused_and_no_link_followed(take, tmp_path, trap):
     folder, precious = tmp_path / "locks", tmp_path / "precious"
     precious.write_text("keep me")
     if trap == "folder":
-        (tmp_path / "elsewhere").mkdir()
-        folder.symlink_to(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path)
     elif trap == "file":
         folder.write_text("")
-    elif trap == "open":
-        folder.mkdir()
-        folder.chmod(0o777)
     else:
         folder.mkdir()
+        folder.chmod(0o777 if trap == "open" else 0o755)
         (folder / "fake-0.lock").symlink_to(precious)
-
-    async def take():
-        async with taking(lease(folder, 2)) as (*_, task):
-            await task
-
     with pytest.raises(device_locks.LeaseError, match="can't be used: .* BOOTCAMP_LEASES=off"):
-        asyncio.run(take())
+        take(lease(folder, 2))
     assert precious.read_text() == "keep me"
 
 
@@ -232,11 +202,6 @@ def test_gpus_are_those_that_cuda_sees_by_uuid(visible, count, expected, monkeyp
     assert len(machine.gpu_names()) == (0 if "MIG" in str(visible) else len(expected))
 
 
-def test_gpus_without_a_uuid_go_by_their_index(see_gpus):
-    see_gpus()
-    assert device_locks.list_gpus(None, 2) == {"GPU 0": "0", "GPU 1": "1"}
-
-
 def test_gpus_are_one_for_each_rank_or_all_for_who_takes_several(monkeypatch, see_gpus):
     monkeypatch.delenv("BOOTCAMP_FIRST_CORE", raising=False)
     see_gpus(*(f"GPU-{k}" for k in range(4)))
@@ -255,90 +220,75 @@ def test_gpus_are_one_for_each_rank_or_all_for_who_takes_several(monkeypatch, se
     assert wishes("ddp", 2, device="cpu") == {}
 
 
-def test_gpus_beyond_those_that_exist_are_refused_in_one_sentence(see_gpus):
+def test_gpus_beyond_those_that_exist_are_refused_unless_ranks_share(see_gpus, monkeypatch):
     see_gpus("GPU-aaa", "GPU-bbb")
-    with pytest.raises(RunRefused, match="ranks=3 .* here are 2: .* ranks=2 or fewer") as refusal:
+    with pytest.raises(RunRefused, match="ranks=3 .* here are 2: .* ranks=2 or fewer"):
         wishes("ddp", 3, device="cuda")
-    assert "\n" not in str(refusal.value)
+    call = launch.Call("ddp", 3, device="cuda")
+    call.env = {"BOOTCAMP_SHARE_GPUS": "1"}
+    assert call.choose_leases()["lease"]["count"] == 2
+
+
+def test_gpu_ranks_see_the_leased_gpus_only(monkeypatch, tmp_path, see_gpus):
+    monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
+    see_gpus("GPU-aaa", "GPU-bbb")
+    script = tmp_path / "sees.py"
+    script.write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
+    has = holds(tmp_path, "GPU-aaa")
+    run = launch.launch(script, 1, device="cuda", quiet=True)
+    assert run.output().strip() == "GPU-bbb"
+    has.release()
 
 
 # Cores
 
 
-def test_cores_are_those_that_no_other_run_has(tmp_path, monkeypatch):
+def test_cores_are_those_that_no_other_run_has(take, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: [0, 2, 4, 6])
 
-    async def places():
-        async with contextlib.AsyncExitStack() as runs:
+    def place(ranks, each=1):
+        run, env = take({"cores": {"folder": str(tmp_path), "each": each}}, ranks)
+        return run, env.get("BOOTCAMP_FIRST_CORE", "0")
 
-            async def place(ranks, each=1):
-                wish = {"cores": {"folder": str(tmp_path), "each": each}}
-                run, request, _, task = await runs.enter_async_context(taking(wish, ranks))
-                await task
-                return run, request.ranks[0].env.get("BOOTCAMP_FIRST_CORE", "0")
-
-            first, second, third = await place(2), await place(2), await place(1)
-            assert [found for _, found in (first, second, third)] == ["0", "2", "0"]
-            for run in (first, second, third):
-                run[0].look_for_sharing()
-            assert [run[0].shared for run in (first, second, third)] == [True, False, True]
-            first[0].release()
-            third[0].look_for_sharing()
-            assert not is_free(tmp_path, "core-0"), "who shares takes a core that has become free"
-            second[0].release()
-            wide = await place(1, each=2)
-            assert (wide[1], wide[0].shared) == ("1", False)
-            assert (await place(9))[0].shared
-
-    asyncio.run(places())
+    three = [place(2), place(2), place(1)]
+    assert [place for _, place in three] == ["0", "2", "0"]
+    first, second, third = (run for run, _ in three)
+    for run in (first, second, third):
+        run.look_for_sharing()
+    assert (first.shared, second.shared, third.shared) == (True, False, True)
+    first.release()
+    third.look_for_sharing()
+    assert not is_free(tmp_path, "core-0"), "who shares takes a core that has become free"
+    second.release()
+    wide, where = place(1, each=2)
+    assert (where, wide.shared) == ("1", False)
+    assert place(9)[0].shared
 
 
-def test_cores_whose_files_cannot_be_opened_are_shared_and_end_no_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(device_locks.machine, "cores", lambda: [0, 1])
-
-    async def take():
-        held = holds(tmp_path, "core-0")
-        (tmp_path / "core-1.lock").mkdir()
-        async with taking({"cores": {"folder": str(tmp_path), "each": 1}}) as (run, *_, task):
-            await task
-            run.look_for_sharing()
-        held.release()
-
-    asyncio.run(take())
+def test_cores_whose_files_cannot_be_opened_are_shared_and_end_no_run(take, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: [0, 1])
+    (tmp_path / "core-1.lock").mkdir()
+    run, env = take({"cores": {"folder": str(tmp_path), "each": 1}}, 2)
+    run.look_for_sharing()
+    assert (run.shared, env) == (False, {})
 
 
-def test_cores_of_a_rank_are_free_ones(monkeypatch, tmp_path):
-    """As the ranks see it: the second core while a run has the first; BOOTCAMP_FIRST_CORE wins."""
+def test_cores_of_a_rank_are_free_ones_or_the_run_says_that_it_shared(
+    monkeypatch, tmp_path, capsys
+):
     cores = machine.cores()
-    if len(cores) < 2:
-        pytest.skip("one core: there is nothing to choose")
     monkeypatch.delenv("BOOTCAMP_FIRST_CORE", raising=False)
     monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
     say = "import os\nprint(*os.sched_getaffinity(0))\nrun.finish()"
     script = variant("cpu", "leased_core", {"run.finish()": say})
-    short = {"steps": 1, "model": "mlp", "quiet": True}
-    assert launch.launch(script, 1, **short).output().strip() == str(cores[0])
-    other = holds(tmp_path, f"core-{cores[0]}")
-    assert launch.launch(script, 1, **short).output().strip() == str(cores[1])
-    monkeypatch.setenv("BOOTCAMP_FIRST_CORE", "0")
-    assert launch.launch(script, 1, **short).output().strip() == str(cores[0])
-    other.release()
-
-
-def test_cores_that_were_shared_are_told_by_both_runs(monkeypatch, tmp_path, capsys):
-    """In their summaries, and in the last line of the progress; a run alone says nothing of it."""
-    monkeypatch.delenv("BOOTCAMP_FIRST_CORE", raising=False)
-    monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
-    ranks, folder, runs = len(machine.cores()), tmp_path / "first", []
-    assert "shared_cores" not in launch.launch("ddp", ranks, **faults.SHORT).summary
-
-    def launch_beside_it():
-        runs.append(launch.launch("ddp", ranks, **faults.SHORT))
-
-    with meanwhile(lambda: trains(folder), launch_beside_it):
-        long = {**faults.SHORT, "steps": 600, "quiet": False}
-        runs.append(launch.launch("ddp", ranks, options=Options(run_dir=folder), **long))
-    assert [(run.status, run.summary["shared_cores"]) for run in runs] == [("ok", True)] * 2
+    with contextlib.ExitStack() as others:
+        for core in cores[:-1]:
+            others.enter_context(holds(tmp_path, f"core-{core}"))
+        run = launch.launch(script, 1, steps=1, model="mlp", quiet=True)
+        assert (run.output().strip(), run.shared_cores) == (str(cores[-1]), False)
+        others.enter_context(holds(tmp_path, f"core-{cores[-1]}"))
+        run = launch.launch(script, 1, steps=1, model="mlp")
+    assert run.shared_cores
     assert "It shared its cores with another run: alone it would" in capsys.readouterr().out
 
 
@@ -358,7 +308,6 @@ summary.reserve(folder)
 env = {**os.environ, "BOOTCAMP_RUN": str(folder)}
 agent = Command([sys.executable, "-S", "-c", code, str(folder)], env)
 request = RunRequest(str(folder), "command", agents=[agent], **wish)
-print(connection.connect().process.pid, flush=True)
 connection.follow(request, progress.Silent(), True)
 """
 # what runs on the devices: says that it has begun, what it has got, and ends when it is told to
@@ -387,7 +336,6 @@ class Attendee:
 
     def __init__(self, folder, kernel):
         self.folder, self.kernel = folder, kernel
-        self.supervisor = int(kernel.stdout.readline())
 
     def waits(self):
         """Read its next line, which must say that it waits."""
@@ -429,17 +377,12 @@ def attendees(tmp_path, monkeypatch):
         assert is_free(tmp_path / "locks", key), "a run has ended and its lock has not"
 
 
-@pytest.mark.parametrize("first_ends", ["well", "with its kernel", "with its supervisor"])
-def test_second_kernel_waits_until_the_first_ones_ranks_are_gone(attendees, first_ends):
-    first, second = attendees(), None
+def test_second_kernel_waits_until_the_killed_first_ones_processes_are_gone(attendees):
+    first = attendees()
     worker = first.began()
     second = attendees()
     second.waits()
-    if first_ends == "well":
-        first.end()
-    else:
-        victim = first.kernel.pid if first_ends == "with its kernel" else first.supervisor
-        os.kill(victim, signal.SIGKILL)
+    first.kernel.kill()
     second.began()
     assert not process_tree.is_alive(worker), "two runs had the device at once"
     second.end()
@@ -498,14 +441,3 @@ def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, tmp_pa
     second.began()
     assert not any(map(process_tree.is_alive, pids))
     second.end()
-
-
-def test_gpu_ranks_see_the_leased_gpus_only(monkeypatch, tmp_path, see_gpus):
-    monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
-    see_gpus("GPU-aaa", "GPU-bbb")
-    script = tmp_path / "sees.py"
-    script.write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
-    has = holds(tmp_path, "GPU-aaa")
-    run = launch.launch(script, 1, device="cuda", quiet=True)
-    assert run.output().strip() == "GPU-bbb"
-    has.release()

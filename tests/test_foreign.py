@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import warm
-from faults import FOREIGN
 
 from bootcamp import machine
 from bootcamp.launcher import launch
 from bootcamp.launcher.arguments import to_arguments
+
+FOREIGN = Path(__file__).parent / "foreign"
 
 
 @pytest.mark.parametrize("start", ["warm", "torchrun"])

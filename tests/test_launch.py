@@ -91,7 +91,7 @@ SECRET = "hunter2"
 SAYS = (
     "import sys\n"
     "print(*(name for name in sys.modules if name.startswith('bootcamp.launcher')))\n"
-    "print('started as', open('/proc/self/cmdline').read())"
+    "print('started as', open('/proc/self/comm').read(), open('/proc/self/cmdline').read())"
 )
 
 
@@ -125,6 +125,7 @@ def test_ranks_train_the_same_whatever_starts_them(start, by_torchrun, monkeypat
     assert (said.count("started as"), len(run.ranks)) == (2, 2)
     assert "bootcamp.launcher" not in said
     assert start != "cold" or "forkserver.py" in said
+    assert "started as rank 1 of 2" in said
     assert SECRET not in said
     assert run.losses == in_a_terminal.losses
 

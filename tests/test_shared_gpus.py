@@ -1,4 +1,4 @@
-"""Ranks that share a GPU: what they lease, what they measure, and who holds its memory."""
+"""Ranks that share a GPU: what they measure, and who holds its memory."""
 
 import os
 import types
@@ -7,19 +7,8 @@ import pytest
 
 from bootcamp import machine
 from bootcamp.drawing import style
-from bootcamp.launcher import device_locks, launch, orphans
+from bootcamp.launcher import orphans
 from bootcamp.records import runs
-
-
-def test_ranks_that_share_gpus_lease_those_that_there_are(monkeypatch):
-    one = {"GPU 0": "GPU-1"}
-    monkeypatch.setattr(device_locks, "list_gpus", lambda *_: one)
-    monkeypatch.setattr(launch, "gpu_count", lambda: 1)
-    call = launch.Call("ddp", 3, device="cuda")
-    with pytest.raises(Exception, match="lease as many devices, and here are 1"):
-        call.choose_leases()
-    call.env = {"BOOTCAMP_SHARE_GPUS": "1"}
-    assert call.choose_leases()["lease"]["count"] == 1
 
 
 @pytest.mark.parametrize(("world", "hosts", "shared"), [(1, 1, False), (2, 1, True), (2, 2, False)])
