@@ -114,7 +114,7 @@ proofs: $(COMPLETE)  ## which test proves each script, fault and exercise, and w
 accuracy: $(COMPLETE)  ## how wrong the planner is on published rows, left out one at a time; ARGS=--fit
 	$(PY) tools/recorders/accuracy.py $(ARGS)
 
-course: $(COMPLETE)  ## all notebooks in order, or LESSON=04, with figures and a report of this machine under logs/
+course: $(COMPLETE)  ## all notebooks in order, or LESSON=04, and a report of this machine under logs/
 	$(PY) tools/course.py $(ARGS) $(if $(LESSON),"$$LESSON")
 
 notebooks: $(COMPLETE)  ## notebooks/*.ipynb from notebooks/sources/*.py

@@ -113,36 +113,6 @@ def test_arguments_that_a_tool_does_not_know_are_refused_and_nothing_is_done(com
     assert done.stdout.count("\n") == ("lesson" in says), "a sentence about a lesson, or nothing"
 
 
-LEAVES = """import multiprocessing, os
-from multiprocessing import resource_tracker
-lock = multiprocessing.get_context("spawn").Lock()
-print(lock._semlock.name, flush=True)
-os.kill({kill}, 9)
-os._exit(0)"""
-
-
-@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="semaphores are no files here")
-@pytest.mark.parametrize(
-    ("kill", "left"), [("resource_tracker._resource_tracker._pid", 1), ("os.getpid()", 0)]
-)
-def test_semaphores_that_stay_fail_the_run_of_all_tests(kill, left, tmp_path):
-    """A program is killed: either what would take its semaphore away, or itself."""
-    part = [sys.executable, "-c", LEAVES.format(kill=kill)]
-    run = f"test.run_all({{'part': {part}}}, test.Path({str(tmp_path)!r}))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys, test; sys.exit({run})"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tools"), str(ROOT / "src")])},
-        capture_output=True,
-        text=True,
-    )
-    name = f"sem.{done.stdout.splitlines()[1].removeprefix('/')}"
-    Path("/dev/shm", name).unlink(missing_ok=not left)
-    assert (name in done.stdout.partition("Semaphores left")[2]) == left, done.stderr
-    if left:
-        assert done.stdout.endswith("FAILED: semaphores left\n")
-        assert done.returncode == 1
-
-
 def copy_of_what_make_compares(folder):
     """A folder in which the environment is newer than what it is made from."""
     for name in ("pyproject.toml", "constraints.txt"):

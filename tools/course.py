@@ -1,10 +1,10 @@
 """python tools/course.py [NAME ...] [--claims] [--reference] [--expected FOLDER]
 
 The whole course on this machine: every notebook in order, headless, with progress. Leaves under
-logs/course/<time>/ the executed copies (.ipynb and .html), the figures as PNG, and report.html, a
-page with all results of this machine that loads nothing from the network. An interrupt ends the
-lesson that runs, and the report is of those before it. --expected FOLDER also writes there what
-each cell printed and drew, as text: the instructor's expected outputs.
+logs/course/<time>/ the executed copies (.ipynb and .html) and report.html, a page with all figures
+and results of this machine that loads nothing from the network. An interrupt ends the lesson that
+runs, and the report is of those before it. --expected FOLDER also writes there what each cell
+printed and drew, as text: the instructor's expected outputs.
 
 --claims (`make claims`) prints a row for each claim of the lessons with its verdict; claims.json
 and claims.txt beside the report have them too. BOOTCAMP_CLAIM_SECONDS gives every claim on time
@@ -15,10 +15,8 @@ if a claim is contradicted.
 
 import argparse
 import asyncio
-import base64
 import contextlib
 import html
-import io
 import re
 import socket
 import sys
@@ -30,11 +28,11 @@ from pathlib import Path
 
 import interrupts
 import nbformat
+from bs4 import BeautifulSoup
 from lessons import LessonError, named
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import HTMLExporter
-from PIL import Image
 
 from bootcamp import files, machine, quietness, units
 from bootcamp.experiments import claims, replay
@@ -44,16 +42,9 @@ from bootcamp.table import Table
 
 CELL_SECONDS = 600
 INTERRUPTED = "interrupted"
-HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
-EXPECTED_LINES = 24  # of a cell; more is not read in a class
-EXPECTED_LINES_OF_A_DIFF = 200  # which is what its cell is about
-DIFF = re.compile(r"^--- .+\n\+\+\+ ", re.MULTILINE)
+EXPECTED_LINES = 60  # of a cell; more is not read in a class
 OBJECT = re.compile(r"<[\w.]+ object(?: at 0x\w+)?>")  # how an object without words prints
-UNSEEN = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
-LINE_ENDS = re.compile(r"<br ?/?>|</(?:p|div|li|tr|h\d|pre|caption|summary)>")
 FIGURE = re.compile(r'<img[^>]+src="data:image/png[^>]+>')
-FIGURE_SAYS = re.compile(r'<img[^>]+src="data:image/png[^>]+alt="([^"]*)"')
-PNG = re.compile(r'src="data:image/png;base64,([^"]+)"')
 STYLE = """
 body { font: 17px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 img { max-width: 100%; border: 1px solid #ddd; margin: .5rem 0; }
@@ -119,45 +110,27 @@ class Lesson:
         page, _ = exporter.from_notebook_node(without_widgets(self.notebook))
         page = page.replace("</head>", f"<style>{CODE_IN_OUTPUTS}</style></head>", 1)
         (self.folder / f"{self.path.stem}.html").write_text(page)
-        self.save_figures()
-
-    def save_figures(self) -> None:
-        """Write each figure as a PNG with its number and title: `007-training-speed.png`."""
-        folder = self.folder / "figures" / self.path.stem
-        folder.mkdir(parents=True, exist_ok=True)
-        for number, encoded in enumerate(PNG.findall("".join(self.figures())), start=1):
-            content = base64.b64decode(encoded)
-            title = Image.open(io.BytesIO(content)).text.get("Title", "")
-            words = re.findall(r"[a-z0-9]+", title.lower())[:10]
-            (folder / f"{number:03d}-{'-'.join(words)}.png").write_bytes(content)
 
     def expected(self) -> str:
         """What each code cell showed, as Markdown without this machine's paths.
 
-        A cell is named by the headings above it and its number below them: Jupyter shows no number
-        that counts the cells of a notebook.
+        A cell is named by the heading above it and its number below that one: Jupyter shows no
+        number that counts the cells of a notebook.
         """
-        parts, levels, number = [f"# {self.title}"], {}, 0
+        parts, heading, number = [f"# {self.title}"], "The beginning", 0
         for cell in without_widgets(self.notebook).cells:
             if cell.cell_type != "code":
-                for marks, words in HEADING.findall(cell.source):
-                    above = {level: text for level, text in levels.items() if level < len(marks)}
-                    levels, number = above | {len(marks): words}, 0
+                if headings := re.findall(r"^##+ (.+)$", cell.source, re.MULTILINE):
+                    heading, number = headings[-1], 0
                 continue
             number += 1
-            where = (
-                " > ".join(text for level, text in levels.items() if level > 1) or "The beginning"
-            )
-            begins = next(line for line in cell.source.splitlines() if line.strip())
+            begins = cell.source.strip().partition("\n")[0]
             shown = without_paths("\n".join(map(_as_text, cell.get("outputs", []))))
             lines = shown.strip().splitlines() or ["(nothing)"]
-            most = EXPECTED_LINES_OF_A_DIFF if DIFF.search(shown) else EXPECTED_LINES
-            if len(lines) > most:
-                lines = [*lines[:most], f"... and {len(lines) - most} lines"]
+            if len(lines) > EXPECTED_LINES:
+                lines[EXPECTED_LINES:] = [f"... and {len(lines) - EXPECTED_LINES} lines"]
             parts.append(
-                "\n".join(
-                    [f"## {where}, cell {number}: `{begins.strip()}`", "", "~~~", *lines, "~~~"]
-                )
+                "\n".join([f"## {heading}, cell {number}: `{begins}`\n\n~~~", *lines, "~~~"])
             )
         return "\n\n".join(parts) + "\n"
 
@@ -197,20 +170,14 @@ def _as_text(output) -> str:
     page, plain, markdown = (
         "".join(data.get(f"text/{kind}", "")) for kind in ("html", "plain", "markdown")
     )
-    if says := FIGURE_SAYS.findall(page):
-        return "\n".join(f"[figure: {html.unescape(text)}]" for text in says)
+    soup = BeautifulSoup(page, "html.parser")
+    if figures := soup.find_all("img", alt=True):
+        return "\n".join(f"[figure: {figure['alt']}]" for figure in figures)
     if plain and not OBJECT.fullmatch(plain.strip()):
         return plain.rstrip()
     if any(kind.startswith("image/") for kind in data):
         return "[figure without words]"
-    return markdown.rstrip() or _words_of(page) or "[nothing to read]"
-
-
-def _words_of(page: str) -> str:
-    """What is to be read in HTML, a line for each line."""
-    text = LINE_ENDS.sub("\n", UNSEEN.sub("", page).replace("</td>", " ").replace("</th>", " "))
-    text = re.sub(r"<[^>]+>", "", text)
-    return "\n".join(line.strip() for line in html.unescape(text).splitlines() if line.strip())
+    return markdown.rstrip() or soup.get_text(" ", strip=True) or "[nothing to read]"
 
 
 def without_paths(text: str) -> str:
@@ -229,10 +196,10 @@ def without_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         for output in cell.get("outputs", []):
             view = output.get("data", {}).pop(WIDGET_VIEW, None)
             if view and "text/html" not in output["data"]:  # else it has a still of its own
-                said = "<br>".join(_values(view["model_id"], states))
-                output["data"]["text/html"] = f"<p>{said}</p>"
-                plain = html.unescape(re.sub(r"<[^>]+>", "", said.replace("<br>", "\n")))
-                output["data"]["text/plain"] = plain
+                said = _values(view["model_id"], states)
+                output["data"]["text/html"] = f"<p>{'<br>'.join(said)}</p>"
+                texts = [BeautifulSoup(value, "html.parser").get_text() for value in said]
+                output["data"]["text/plain"] = "\n".join(texts)
     return copy
 
 
@@ -280,9 +247,7 @@ def record_reference(found: dict[str, dict]) -> None:
     """Make this what the reference machine found; no number has more than four digits."""
     kept = {
         name: {
-            key: round(value, 4) if isinstance(value, float) else value
-            for key, value in claim.items()
-            if key != "name"
+            k: round(v, 4) if isinstance(v, float) else v for k, v in claim.items() if k != "name"
         }
         for name, claim in found.items()
     }
@@ -305,20 +270,14 @@ def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Pat
         if lesson.error:
             parts.append(f'<p class="failed">Failed:</p><pre>{html.escape(lesson.error)}</pre>')
         parts += lesson.figures()
-    good = [
-        run
-        for run in made
-        if run.status == "ok" and run.steps and run.ranks[0]["fingerprint_final"]
-    ]
+    good = [run for run in made if run.status == "ok" and run.steps]
+    good = [run for run in good if run.ranks[0]["fingerprint_final"]]
     if good:
         parts.append("<h2>Every run</h2>")
         parts.append(runs.table(*good, caption="Median over the steps after warm-up")._repr_html_())
-    ended = {run.status for run in made if run not in good}
-    rest = [run for run in made if run not in good]
     parts.append(
-        f"<p>{len(good)} runs ended well and are in the table. {len(rest)} more are not: snippets "
-        f"without a record, rehearsals, and runs that lessons broke on purpose "
-        f"({html.escape(', '.join(sorted(ended)) or 'none')}).</p>"
+        f"<p>{len(good)} runs ended well and are in the table. {len(made) - len(good)} more are "
+        "not: snippets without a record, rehearsals, and runs that lessons broke on purpose.</p>"
     )
     page = folder / "report.html"
     body = "\n".join(parts)

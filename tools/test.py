@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import interrupts
@@ -28,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import processes  # noqa: E402
-import run_cache  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
 from bootcamp.launcher import forkserver  # noqa: E402
@@ -104,22 +102,9 @@ def marked(mark: str):
             continue
 
 
-def traces() -> dict[str, list[str]]:
-    """What may stay behind beside processes: of simulated hosts, and semaphores nobody has open."""
-    return {**processes.find_host_traces(), "semaphores": abandoned()}
-
-
-def abandoned() -> list[str]:
-    """Semaphores of Python's multiprocessing that no living process has open."""
-    mapped = set()  # by number: what was mapped had another name
-    for pid in psutil.pids():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as areas:
-            mapped |= {area.split()[4] for area in areas if "/dev/shm/sem." in area}
-    left = []
-    for path in Path("/dev/shm").glob("sem.mp-*"):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            left += [path.name] if str(path.stat().st_ino) not in mapped else []
-    return left
+def left_by_hosts() -> set[str]:
+    """What simulated hosts may leave beside processes."""
+    return set().union(*processes.find_host_traces().values()) if sys.platform == "linux" else set()
 
 
 def adopt_orphans() -> None:
@@ -216,7 +201,7 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     os.chdir(ROOT)
     os.environ["BOOTCAMP_TEST_RUN"] = mark = f"{os.getpid()}-{time.time_ns()}"
     adopt_orphans()
-    before = traces() if sys.platform == "linux" else {}
+    before = left_by_hosts()
     times, failed, began_with = {}, [], cpu_minutes()
     with warm_python_for(commands, cache.parent / "warm"):
         for name, command in commands.items():
@@ -236,26 +221,15 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     times["all"] = tuple(map(sum, zip(*times.values(), strict=True)))
     for name, (seconds, minutes) in times.items():
         print(f"{name:32} {seconds:8.0f} {minutes:12.1f}")
-    print_launches(run_cache.counted(cache))
     print(f"Processes left by all of this: {len(left)} {left or ''}", flush=True)
     if left:
         failed.append("processes left")
-    for kind, was in before.items():
-        new = sorted(set(traces()[kind]) - set(was))
-        print(f"{kind.capitalize()} left: {len(new)} {new or ''}", flush=True)
-        failed += [f"{kind} left"] if new else []
+    new = left_by_hosts() - before
+    print(f"Left by simulated hosts: {len(new)} {sorted(new) or ''}", flush=True)
+    failed += ["traces of hosts"] if new else []
     if failed:
         print(f"FAILED: {', '.join(failed)}", flush=True)
     return 1 if failed else 0
-
-
-def print_launches(launches: dict[str, list[str]], most: int = 12) -> None:
-    """How many there were, and which files made most of them."""
-    trained, copied = (len(launches[how]) for how in ("trained", "copied"))
-    print(f"Launches: {trained} trained, {copied} answered by one of these")
-    by_file = Counter(line.partition(": ")[0] for line in launches["trained"])
-    for file, number in by_file.most_common(most):
-        print(f"{number:8} {file}")
 
 
 if __name__ == "__main__":
