@@ -90,7 +90,7 @@ def move_parameters(run, alone, by: float) -> None:
     [
         pytest.param(mistake, optimizer, id=f"{mistake}, {optimizer}")
         for mistake in MISTAKES
-        for optimizer in mistake.optimizers
+        for optimizer in mistake.setting.optimizers
     ],
 )
 def test_proof_rejects_what_people_get_wrong(mistake, optimizer):
@@ -99,7 +99,7 @@ def test_proof_rejects_what_people_get_wrong(mistake, optimizer):
     failed = [row["compared"] for row in proof.failed]
     missing = [row for row in mistake.rows if not any(row in each for each in failed)]
     assert not missing, f"failed were only {failed}"
-    assert not mistake.only or len(failed) == len(mistake.rows), failed
+    assert not mistake.alone or len(failed) == len(mistake.rows), failed
     with pytest.raises(equality.NotTheSame, match="is not the same training as"):
         proof.check()
 

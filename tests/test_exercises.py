@@ -10,6 +10,7 @@ import itertools
 import pytest
 import torch
 import trained
+from changes import read_changes
 from torch.distributed import checkpoint as dcp
 from torch.utils.data import DistributedSampler
 
@@ -236,23 +237,9 @@ MISTAKES = """
 """
 
 
-def read_mistakes(text: str) -> list[tuple[str, dict[str, str], str]]:
-    """Read the exercise, the lines of its solution with what takes their place, and the answer."""
-    found = []
-    for part in text.split("\n== ")[1:]:
-        (name, says), changes = part.splitlines()[0].split(": ", 1), {}
-        for mark, line in ((line[0], line[2:]) for line in part.splitlines()[1:]):
-            if mark == "-":
-                changes[line] = ""
-            else:
-                taken_out = list(changes)[-1]
-                changes[taken_out] = "\n".join(filter(None, [changes[taken_out], line]))
-        found.append((name, changes, says))
-    return found
-
-
-@pytest.mark.parametrize(("name", "changes", "says"), read_mistakes(MISTAKES))
-def test_scripts_with_a_typical_mistake_are_told_what_helps(name, changes, says, quick):
+@pytest.mark.parametrize(("heading", "changes"), read_changes(MISTAKES))
+def test_scripts_with_a_typical_mistake_are_told_what_helps(heading, changes, quick):
+    name, says = heading.split(": ", 1)
     task = exercise.find(name)
     check_refusal(task, variant(task.solution, f"mistaken_{name}", changes), says)
 

@@ -30,7 +30,7 @@ def test_stripes_over_four_ranks_hold_and_send_what_is_said():
 
 @pytest.mark.skipif(not launch.available("megatron"), reason="Megatron-core is not installed")
 def test_megatron_holds_and_sends_what_the_formulas_say():
-    run = trained("megatron", 2, optimizer="adamw", steps=4, global_batch=8)
+    run = trained("megatron", 2, optimizer="adamw", **equality.settings(2))
     held = memory.rank_memory(*plans.of_run(run.config))
     for rank in run.ranks:
         assert rank["parameter_bytes"] == held["parameters"]
@@ -38,7 +38,7 @@ def test_megatron_holds_and_sends_what_the_formulas_say():
         assert rank["optimizer_bytes"] == held["optimizer"]
         assert rank["activation_bytes"] == pytest.approx(held["activations"], rel=0.05)
     sent = run.ranks[0]["sent_bytes_per_step"]
-    theory = traffic.tensor_calls(model_shapes.course_model(), 8)
+    theory = traffic.tensor_calls(model_shapes.course_model(), SGD["global_batch"])
     assert sent is None or sent == pytest.approx(sharding.bytes_of_calls(theory, 2), rel=0.05)
 
 

@@ -1,6 +1,6 @@
 """One device: mixed precision, and how activations and the time of operators are counted.
 
-That scripts train what the baseline trains: test_equality.py. What they keep: test_plan_here.py.
+That scripts train what the baseline trains: test_equality.py. What they keep: test_run_bytes.py.
 """
 
 import json
