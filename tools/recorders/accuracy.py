@@ -3,7 +3,7 @@
 How wrong the planner is on published rows: each with its error, worst first, predicted by constants
 that were fitted without it. Below them the constants, with the rows that each had; the same rows by
 one fitted constant, seconds = c x FLOPs, and by two other planners as they were recorded once (see
-logs/README.md); published memory; and what happens when more is left out together.
+logs/README.md); and what happens when more is left out together.
 
 --fit fits the constants again and writes src/bootcamp/costs/fitted.json; --record keeps all that is
 printed in logs/reference/accuracy.json. --times: how often each stack is cut into random halves and
@@ -11,6 +11,7 @@ quarters.
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -19,21 +20,13 @@ import sys
 import published_fit
 from published_fit import Measured
 
-from bootcamp.costs import fitted_constants, published
+from bootcamp.costs import fitted_constants
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE
-from bootcamp.plan import __main__
 from bootcamp.table import Table
 
 RECORD = REFERENCE / "accuracy.json"
 RIVALS = ("mlsysim", "llm-analysis")
-PEAKS = {  # columns published_*: the answer's column that they are held to
-    "published_peak_gib": "peak_gib",
-    "published_peak_gb": "peak_gb",
-    "published_bytes": "peak_gb",
-}
-MEMORY = ["torchtitan", "zero_figure1", "zero_table1", "ultrascale_memory", "deepspeed_memory"]
-MEMORY += ["korthikanti_table2_eval"]
 
 
 def by_flops(data: list[Measured]) -> list[float]:
@@ -53,16 +46,10 @@ def _flops(row: Measured) -> float:
     return case.plan.batch * case.shape.sequence * token / case.cluster.gpus / case.cluster.gpu.peak
 
 
-def summary(off: list[float]) -> dict:
-    """Mean, median, 90th percentile and largest of |error|, in percent."""
-    size = sorted(100 * abs(x) for x in off)
-    return {
-        "rows": len(size),
-        "mean %": statistics.mean(size),
-        "median %": statistics.median(size),
-        "90 % within %": size[min(len(size) - 1, math.ceil(0.9 * len(size)) - 1)],
-        "largest %": size[-1],
-    }
+def sum_up(off: list[float]) -> dict:
+    """Count errors, with the mean and the largest of their sizes in percent."""
+    sizes = [100 * abs(x) for x in off]
+    return {"rows": len(sizes), "mean %": statistics.mean(sizes), "largest %": max(sizes)}
 
 
 def size_of(row: Measured) -> str:
@@ -83,60 +70,51 @@ def constants_table(fitted: dict[str, dict]) -> Table:
     for stack, found in fitted.items():
         if not stack:  # medians of the others
             continue
-        for name, value in found["constants"].items():
-            about = known.get(name) or known[name.partition(" ")[0]]
-            near = f"{about['low']:g} to {about['high']:g}"
-            lines.append(_line(stack, name, value, near, about["is"], found))
-        for name, value in found["anchors"].items():
-            lines.append(
-                _line(stack, f"anchor {name}", value, "-", "measured over predicted", found)
-            )
+        told = {
+            name: known.get(name) or known[name.partition(" ")[0]] for name in found["constants"]
+        }
+        means = {name: (f"{e['low']:g} to {e['high']:g}", e["is"]) for name, e in told.items()}
+        anchors = {f"anchor {name}": value for name, value in found["anchors"].items()}
+        for name, value in {**found["constants"], **anchors}.items():
+            near, meaning = means.get(name, ("-", "measured over predicted"))
+            line = {"stack": stack, "constant": name, "value": value, "range": near}
+            lines.append({**line, "rows of the stack": len(found["rows"]), "is": meaning})
     rows_of_all = sum(len(found["rows"]) for found in fitted.values())
     return Table(lines, f"{len(lines)} fitted numbers from {rows_of_all} rows")
 
 
-def _line(stack, name, value, near, means, found) -> dict:
-    numbers = {
-        "value": float(f"{value:.4g}"),
-        "range": near,
-        "rows of the stack": len(found["rows"]),
-    }
-    return {"stack": stack, "constant": name, **numbers, "is": means}
-
-
-def rows_table(data: list[Measured]) -> tuple[Table, Table]:
-    """Every row with its error, left out, worst first; and a line for each table."""
+def rows_table(data: list[Measured]) -> Table:
+    """Every row with its error, left out, worst first."""
     lines, recorded = [], read_json(RECORD)["rows"]
     said = {(row["table"], row["row"], row["seconds"]): row for row in recorded}
-    for stack in dict.fromkeys(row.stack for row in data):
-        own = [row for row in data if row.stack == stack]
-        alone = fitted_constants.STACKS[stack]["constants"] and len(own) > 1  # else nothing is left
-        off = published_fit.left_out(stack, own) if alone else [math.nan] * len(own)
+    for own in published_fit.group_by(data, lambda row: row.stack):
+        stack, off = own[0].stack, [math.nan] * len(own)
+        if fitted_constants.STACKS[stack]["constants"] and len(own) > 1:  # else nothing is left
+            off = [x for _, x in published_fit.leave_out(stack, own, [[row] for row in own])]
         for row, mine, plain in zip(own, off, by_flops(own), strict=True):
             line = {"table": row.table, "row": row.name, "seconds": row.seconds}
             line |= {"predicted": row.seconds * (1 + mine), "error %": 100 * mine}
             line["one constant %"] = 100 * plain
             rivals = said[row.table, row.name, _round(row.seconds)]
-            line |= {f"{name} %": rivals[f"{name} %"] or math.nan for name in RIVALS}
-            lines.append(line)
-    lines.sort(key=lambda line: -abs(line["error %"]) if line["error %"] == line["error %"] else 1)
-    table = _by_table(data, lines, ["one constant", *RIVALS])
-    return Table(lines, "every row, predicted without it, worst first"), table
+            lines.append(line | {f"{name} %": rivals[f"{name} %"] or math.nan for name in RIVALS})
+    lines.sort(key=lambda line: 1 if math.isnan(line["error %"]) else -abs(line["error %"]))
+    return Table(lines, "every row, predicted without it, worst first")
 
 
-def _by_table(data: list[Measured], lines: list[dict], others: list[str]) -> Table:
-    by_row = {(line["table"], line["row"], line["seconds"]): line for line in lines}
+def tables_table(rows: Table) -> Table:
+    """Each published table: its errors, and how many pairs of its rows are ranked rightly."""
     found = []
-    for table in dict.fromkeys(row.table for row in data):
-        own = [row for row in data if row.table == table]
-        mine = [by_row[table, row.name, row.seconds] for row in own]
-        errors = [line["error %"] / 100 for line in mine]
-        if any(math.isnan(x) for x in errors):
+    for table in sorted({line["table"] for line in rows.rows}, key=published_fit.TABLES.index):
+        mine = [line for line in rows.rows if line["table"] == table]
+        if any(math.isnan(line["error %"]) for line in mine):
             continue
-        right, total = published_fit.pairs(own, errors)
-        line = {"table": table, **summary(errors)}
-        line["pairs ranked rightly %"] = 100 * right / total if total else None
-        for other in others:
+        pairs = [(a, b) for a, b in itertools.combinations(mine, 2) if a["seconds"] != b["seconds"]]
+        right = [
+            (a["seconds"] < b["seconds"]) == (a["predicted"] < b["predicted"]) for a, b in pairs
+        ]
+        line = {"table": table, **sum_up([line["error %"] / 100 for line in mine])}
+        line["pairs ranked rightly %"] = 100 * statistics.mean(right) if right else None
+        for other in ("one constant", *RIVALS):
             said = [abs(x[f"{other} %"]) for x in mine if not math.isnan(x[f"{other} %"])]
             line[f"{other}, mean %"] = statistics.mean(said) if said else None
         found.append(line)
@@ -146,40 +124,24 @@ def _by_table(data: list[Measured], lines: list[dict], others: list[str]) -> Tab
 def harder(data: list[Measured], times: int) -> Table:
     """Halves, quarters, whole sizes and whole meshes left out; and stacks as if never seen."""
     lines = []
-    for stack in dict.fromkeys(row.stack for row in data):
-        own = [row for row in data if row.stack == stack]
+    for own in published_fit.group_by(data, lambda row: row.stack):
+        stack = own[0].stack
         trials = {"all but one row, an anchor": published_fit.never_seen(stack, data)}
+        groups = {
+            "random halves": published_fit.cut_randomly(own, 2, times),
+            "random quarters": published_fit.cut_randomly(own, 4, times),
+            "a model's size": published_fit.group_by(own, size_of),
+            "a mesh": published_fit.group_by(own, mesh_of),
+        }
         if len(own) >= 7:
-            trials |= {
-                "random halves": published_fit.shares(stack, own, 2, times),
-                "random quarters": published_fit.shares(stack, own, 4, times),
-                "a model's size": published_fit.groups_left_out(stack, own, size_of),
-                "a mesh": published_fit.groups_left_out(stack, own, mesh_of),
-            }
+            trials |= {name: published_fit.leave_out(stack, own, g) for name, g in groups.items()}
         for name, found in trials.items():
             for table in dict.fromkeys(row.table for row in own):
                 off = [x for row, x in found if row.table == table]
                 if off:
-                    lines.append({"left out": name, "table": table, **summary(off)})
+                    lines.append({"left out": name, "table": table, **sum_up(off)})
     lines.sort(key=lambda line: line["left out"] == "all but one row, an anchor")
     return Table(lines, "harder: what is left out together")
-
-
-def peaks() -> Table:
-    """Every published row with a GPU's memory: the planner's peak, or its states, beside it."""
-    lines = []
-    for table in MEMORY:
-        for row in published.table(table):
-            column = next((name for name in PEAKS if row.get(name)), None)
-            if column is None:
-                continue
-            measured = float(row[column]) / (1e9 if "bytes" in column else 1)
-            found = __main__.answer_row(row)[PEAKS[column]]
-            line = {"table": table, "row": row["row_id"]}
-            line |= {"published": measured, "predicted": found}
-            lines.append(line | {"error %": 100 * (found / measured - 1)})
-    lines.sort(key=lambda line: -abs(line["error %"]))
-    return Table(lines, "memory of a GPU in GB, torchtitan's and DeepSpeed's in GiB, worst first")
 
 
 def write_fit(data: list[Measured]) -> None:
@@ -204,13 +166,12 @@ def main() -> int:
     data = published_fit.measured()
     if chosen.fit:
         write_fit(data)
-    every, each_table = rows_table(data)
+    rows = rows_table(data)
     shown = {
-        "rows": every,
+        "rows": rows,
         "constants": constants_table(fitted_constants.FITTED),
         "harder": harder(data, chosen.times),
-        "peaks": peaks(),
-        "tables": each_table,
+        "tables": tables_table(rows),
     }
     for table in shown.values():
         print(table, end="\n\n")

@@ -6,6 +6,7 @@ accuracy.py prints what comes of it. Needs scipy.
 import itertools
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -159,40 +160,25 @@ def predict(stack: str, known: list[Measured], asked: list[Measured]) -> Errors:
     return [(row, math.exp(error(row, values, near)) - 1) for row in asked]
 
 
-def left_out(stack: str, data: list[Measured]) -> list[float]:
-    """Return the relative error of each row, by constants fitted to the stack's other rows."""
-    return [predict(stack, data[:i] + data[i + 1 :], [row])[0][1] for i, row in enumerate(data)]
-
-
-def pairs(data: list[Measured], off: list[float]) -> tuple[int, int]:
-    """(pairs ranked rightly, pairs) by seconds a step, among rows of one table."""
-    right = total = 0
-    for (a, x), (b, y) in itertools.combinations(zip(data, off, strict=True), 2):
-        if a.table == b.table and a.seconds != b.seconds:
-            total += 1
-            right += (a.seconds < b.seconds) == (a.seconds * (1 + x) < b.seconds * (1 + y))
-    return right, total
-
-
-def shares(stack: str, data: list[Measured], pieces: int, times: int) -> Errors:
-    """Errors of each random half or quarter of a stack by the rest of it, `times` times over."""
-    chance, found = np.random.default_rng(0), []
-    for _ in range(times):
-        order = chance.permutation(len(data))
-        for piece in range(pieces):
-            out = set(order[piece::pieces])
-            known = [row for i, row in enumerate(data) if i not in out]
-            found += predict(stack, known, [data[i] for i in sorted(out)])
-    return found
-
-
-def groups_left_out(stack: str, data: list[Measured], of) -> Errors:
-    """Errors when all rows that share of(row) are left out together: a size, a mesh."""
+def leave_out(stack: str, data: list[Measured], groups: list[list[Measured]]) -> Errors:
+    """Return the errors of each group of a stack's rows, by constants fitted to its other rows."""
     found = []
-    for group in sorted({of(row) for row in data}):
-        known, asked = ([row for row in data if (of(row) == group) == out] for out in (False, True))
-        found += predict(stack, known, asked)
+    for group in groups:
+        out = set(map(id, group))
+        found += predict(stack, [row for row in data if id(row) not in out], group)
     return found
+
+
+def cut_randomly(data: list[Measured], pieces: int, times: int) -> list[list[Measured]]:
+    """Cut rows into random halves or quarters, `times` times over."""
+    chance = np.random.default_rng(0)
+    orders = [chance.permutation(len(data)) for _ in range(times)]
+    return [[data[i] for i in order[piece::pieces]] for order in orders for piece in range(pieces)]
+
+
+def group_by(data: list[Measured], of: Callable) -> list[list[Measured]]:
+    """Group the rows that share of(row): a size, a mesh."""
+    return [[row for row in data if of(row) == group] for group in sorted(set(map(of, data)))]
 
 
 def never_seen(stack: str, data: list[Measured]) -> Errors:
