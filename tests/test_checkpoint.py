@@ -5,13 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from argparse import Namespace
 
 import pytest
 import torch
 import warm
-from strategy_table import NEVER_EQUAL, RELAYS, SGD
+from strategy_table import NEVER_EQUAL, RELAYS
 from trained import baseline, trained
 
 from bootcamp.experiments import equality
@@ -21,6 +20,7 @@ from bootcamp.paths import ROOT, SRC
 from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
+from bootcamp_lessons import checkpoints, exercise
 
 MLP = {"model": "mlp", "global_batch": 12}
 FLAGS = {**MLP, "device": "cpu", "quiet": True}  # where the model does not matter, the quickest
@@ -58,24 +58,21 @@ def test_relays_have_every_script_resume():
 
 
 def test_mixed_precision_takes_up_its_own_and_what_has_no_scaler(tmp_path):
-    flags = {**FLAGS, "autocast": "float16"}
-    launch.launch("amp", steps=2, save=tmp_path / "a", **flags)
-    rest = launch.launch("amp", steps=4, resume=tmp_path / "a", save=tmp_path / "b", **flags)
+    flags, a, b = {**FLAGS, "autocast": "float16"}, tmp_path / "a", tmp_path / "b"
+    launch.launch("amp", steps=2, save=a, **flags)
     whole = trained("amp", steps=4, **flags)
-    assert rest.losses == pytest.approx(whole.losses[2:], abs=1e-5)
-    scaler = torch.load(tmp_path / "b", weights_only=True)["scaler"]
-    assert scaler["_growth_tracker"] == 4, "good steps are counted from the first run on"
-    saved = torch.load(tmp_path / "a", weights_only=True)
-    del saved["scaler"]
-    torch.save(saved, tmp_path / "a")
-    run = launch.launch("amp", steps=4, resume=tmp_path / "a", **flags)
-    assert [row["step"] for row in run.steps] == [2, 3]
+    for counted_on in (True, False):
+        rest = launch.launch("amp", steps=4, resume=a, save=b, **flags)
+        assert rest.losses == pytest.approx(whole.losses[2:], abs=1e-5)
+        good = torch.load(b, weights_only=True)["scaler"]["_growth_tracker"]
+        assert good == (4 if counted_on else 2), "good steps are counted from the first run on"
+        saved = torch.load(a, weights_only=True)
+        torch.save({name: saved[name] for name in saved if name != "scaler"}, a)
 
 
-@pytest.mark.rejects("a resume without the optimizer's state")
 @pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")
-def test_what_is_no_parameter_is_kept_too(tmp_path):
-    """The running statistics of batch normalisation, through DeepSpeed's flat parts and back."""
+def test_running_statistics_are_kept_too(tmp_path):
+    """Those of batch normalisation, through DeepSpeed's flat parts and back."""
     flags = {**FLAGS, "model": "resnet50", "global_batch": 4, "steps": 2}
     launch.launch("gpu", save=tmp_path / "a", **flags)
     more = {**flags, "steps": 3, "lr": 1e-12}
@@ -87,6 +84,7 @@ def test_what_is_no_parameter_is_kept_too(tmp_path):
     assert all(new[name] == old[name] + 1 for name in counts)
 
 
+@pytest.mark.rejects("a resume without the optimizer's state")
 def test_proof_rejects_a_resume_without_the_optimizers_state(tmp_path):
     """The losses tell; with it, the proof of a resumed run needs no initial parameters."""
     launch.launch("gpu", steps=5, save=tmp_path / "a", optimizer="sgd", **FLAGS)
@@ -131,19 +129,14 @@ def folder(tmp_path_factory):
     return place
 
 
-@pytest.fixture
-def copied(folder, tmp_path):
-    """A copy of that folder, to be changed."""
-    return shutil.copytree(folder, tmp_path / "a")
-
-
 def test_folder_holds_the_two_newest_and_nothing_half_written(folder):
     assert sorted(os.listdir(folder)) == ["step-6", "step-7"]
     assert json.loads((folder / "step-7" / "settings.json").read_text())["steps_done"] == 7
 
 
-def test_newest_is_what_was_saved_last_whatever_its_step(copied):
+def test_newest_is_what_was_saved_last_whatever_its_step(folder, tmp_path):
     """A new run in the folder of an old one, which had come further."""
+    copied = shutil.copytree(folder, tmp_path / "a")
     more = {"save": copied, "save_every": 6, "seed": 1}
     launch.launch("fsdp", 2, steps=7, **more, **FLAGS)
     assert sorted(os.listdir(copied)) == ["step-6-again-5", "step-7-again-6"]
@@ -173,6 +166,7 @@ def test_one_command_line_serves_the_first_start_and_every_restart(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_run_resumed_by_hand_goes_on_in_its_folder(tmp_path):
     command = [warm.python(), str(SRC / "_train_gpu.py"), "--global-batch", "12", "--model", "mlp"]
     command += ["--run-dir", str(tmp_path / "run"), "--save", str(tmp_path / "a")]
@@ -188,68 +182,65 @@ def test_run_resumed_by_hand_goes_on_in_its_folder(tmp_path):
 # What can't be taken up, or written to, is refused in one sentence
 
 
-@pytest.fixture
-def refusal(capsys):
-    """Load as a script of one rank does, of an MLP that was given these flags."""
-
-    def load(axes=("data",), **flags):
-        given = {"model": "mlp", "size": "tiny", "kv_heads": None, "dtype": "float32", "seed": 0}
-        given |= {"optimizer": SGD[0], "lr": 0.1, "steps": 10, "save": None, "resume": None}
-        args = Namespace(**given | flags)
-        model = models.build(args)
-        optimizer = optimizers.build(args, model.parameters())
-        with pytest.raises(SystemExit, match="2"):
-            checkpoint.load(Namespace(args=args, axes=axes), model, optimizer)
-        (line,) = capsys.readouterr().err.splitlines()
-        return line
-
-    return load
-
-
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """A checkpoint after three steps."""
-    place = tmp_path_factory.mktemp("saved") / "a"
-    launch.launch("gpu", steps=3, save=place, optimizer="sgd", **FLAGS)
-    return place
-
-
-def test_file_that_cannot_be_resumed_is_refused(file, refusal, tmp_path):
-    older = torch.load(file, weights_only=True)
+def places(folder, tmp_path_factory):
+    """A checkpoint after three steps, and what may have become of one; {name: its path}."""
+    place = tmp_path_factory.mktemp("saved")
+    launch.launch("gpu", steps=3, save=place / "file", optimizer="sgd", **FLAGS)
+    older = torch.load(place / "file", weights_only=True)
     del older["format"]
-    torch.save(older, tmp_path / "older")
-    (tmp_path / "half").write_bytes(file.read_bytes()[:-1000])
-    assert "no checkpoint of this version of the course" in refusal(resume=tmp_path / "older")
-    assert "no checkpoint of this course" in refusal(resume=tmp_path / "half")
-    assert "no such file" in refusal(resume=tmp_path / "nothing")
-    assert "saved with --model mlp, this run has gpt" in refusal(resume=file, model="gpt")
-    assert "saved after 3 steps, and this run ends after 3" in refusal(resume=file, steps=3)
-
-
-def test_folder_that_is_not_whole_is_refused(copied, refusal):
+    torch.save(older, place / "older")
+    (place / "half").write_bytes((place / "file").read_bytes()[:-1000])
+    for name in ("parts", "unfinished"):
+        shutil.copytree(folder, place / name)
     for step in ("step-6", "step-7"):
-        (copied / step / "__1_0.distcp").unlink()
-    assert "no checkpoint of this course" in refusal(resume=copied, optimizer="adamw")
-    for step in ("step-6", "step-7"):
-        (copied / step).rename(copied / f".{step}.{NOBODY}.part")
-    assert "there is no such file" in refusal(resume=copied)
+        (place / "parts" / step / "__1_0.distcp").unlink()
+        left = place / "unfinished"
+        (left / step).rename(left / f".{step}.{NOBODY}.part")
+    return {path.name: path for path in place.iterdir()} | {"folder": folder}
 
 
-def test_place_of_the_other_kind_is_refused(file, folder, refusal):
-    assert "this is a folder, and this script saves into a file" in refusal(save=folder)
-    parts = refusal(save=file, axes=("pipeline",))
-    assert "this is a file, and this script saves into a folder" in parts
+@pytest.mark.parametrize(
+    ("flag", "place", "says", "more"),
+    [
+        ("resume", "older", "no checkpoint of this version of the course", {}),
+        ("resume", "half", "no checkpoint of this course", {}),
+        ("resume", "nothing", "no such file", {}),
+        ("resume", "file", "saved with --model mlp, this run has gpt", {"model": "gpt"}),
+        ("resume", "file", "saved after 3 steps, and this run ends after 3", {"steps": 3}),
+        ("resume", "parts", "no checkpoint of this course", {"optimizer": "adamw"}),
+        ("resume", "unfinished", "there is no such file", {}),
+        ("save", "folder", "this is a folder, and this script saves into a file", {}),
+        ("save", "file", "this is a file, and this script saves", {"axes": ("pipeline",)}),
+    ],
+)
+def test_place_that_does_not_fit_is_refused(places, flag, place, says, more, capsys):
+    """Asked as a script of one rank does, of an MLP that was given these flags."""
+    given = {"model": "mlp", "size": "tiny", "kv_heads": None, "dtype": "float32", "seed": 0}
+    given |= {"optimizer": "sgd", "lr": 0.1, "steps": 10, "save": None, "resume": None}
+    given |= {flag: places.get(place, places["file"].with_name(place)), **more}
+    axes = given.pop("axes", ("data",))
+    args = Namespace(**given)
+    model = models.build(args)
+    optimizer = optimizers.build(args, model.parameters())
+    with pytest.raises(SystemExit, match="2"):
+        checkpoint.load(Namespace(args=args, axes=axes), model, optimizer)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
 
 
 @pytest.mark.parametrize(
     ("steps_of_rank_1", "sentence"),
     [(None, "there is no such file"), (5, "not all ranks find the same there")],
 )
-def test_ranks_that_find_different_things_train_nothing(steps_of_rank_1, sentence, file, tmp_path):
+def test_ranks_that_find_different_things_train_nothing(
+    steps_of_rank_1, sentence, places, tmp_path
+):
     """As on two hosts without a disk in common."""
-    shutil.copy(file, tmp_path / "a0")
+    shutil.copy(places["file"], tmp_path / "a0")
     if steps_of_rank_1:
-        other = {**torch.load(file, weights_only=True), "steps_done": steps_of_rank_1}
+        saved = torch.load(places["file"], weights_only=True)
+        other = {**saved, "steps_done": steps_of_rank_1}
         torch.save(other, tmp_path / "a1")
     line = "first = checkpoint.load(context, model, optimizer)"
     apart = variant("ddp", "own_disks", {line: f"args.resume += str(rank)\n{line}"})
@@ -262,26 +253,18 @@ def test_ranks_that_find_different_things_train_nothing(steps_of_rank_1, sentenc
 # Kills
 
 
-KILLED_WHILE_WRITING = """
-import os, signal, sys
-from pathlib import Path
-from bootcamp.train import checkpoint
-
-def write(file):
-    file.write(b"half of the new ")
-    file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-checkpoint.write_whole(Path(sys.argv[1]), write)
-"""
-
-
-@pytest.mark.slow
 def test_kill_while_saving_leaves_the_last_good_one(tmp_path):
     path = tmp_path / "a"
     checkpoint.write_whole(path, lambda file: file.write(b"the old one"))
-    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(path)])
-    assert killed.returncode == -signal.SIGKILL
+
+    def die(file):
+        file.write(b"half of the new ")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if not (child := os.fork()):
+        checkpoint.write_whole(path, die)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert path.read_bytes() == b"the old one"
     assert len(os.listdir(tmp_path)) == 2  # and the half one beside it
     checkpoint.write_whole(path, lambda file: file.write(b"the new one"))
@@ -306,3 +289,58 @@ def test_kill_right_after_a_save_loses_no_row_of_what_was_saved(tmp_path):
     run = launch.launch(script, 2, save=tmp_path / "a.pt", save_every=2, raises=False, **flags)
     assert run.status == "failed"
     assert [row["step"] for row in run.steps] == [0, 1, 2, 3]
+
+
+# Lesson 07b, whose cells check what a file holds, who takes it up and what must not be forgotten
+
+
+def test_loader_and_generators_go_on_where_they_were(tmp_path):
+    """With dropout, and a second epoch: bit for bit. Its parameters leave as safetensors."""
+    (whole,) = checkpoints.run_legs([(2, {})], tmp_path / "whole")
+    export = {"export": tmp_path / "parameters.safetensors"}
+    parts = checkpoints.run_legs([(2, {"steps": 3}), (2, export)], tmp_path / "parts")
+    assert checkpoints.join_losses(parts) == whole["losses"]
+    exported = pytest.importorskip("safetensors.torch").load_file(export["export"])
+    assert sum(value.double().sum().item() for value in exported.values()) == whole["sum"]
+
+
+SYNCED = "with open(beside, 'wb') as f: torch.save(state, f); f.flush(); os.fsync(f.fileno())"
+
+
+@pytest.mark.parametrize(
+    ("lines", "helps"),
+    [
+        (["pass"], "straight to the checkpoint's place"),
+        (["torch.save(state, path)"], "straight to the checkpoint's place"),
+        (
+            ["b = path.with_suffix('.new')", "torch.save(state, b)", "os.replace(b, path)"],
+            "nothing was synced before the rename",
+        ),
+        (
+            ["beside = path.with_suffix('.new')", SYNCED, "path.unlink(missing_ok=True)"]
+            + ["os.rename(beside, path)"],
+            "os.replace needs no free place",
+        ),
+        (
+            ["beside = Path(tempfile.mkstemp()[1])", SYNCED, "os.replace(beside, path)"],
+            "write it beside its place",
+        ),
+        (["raise ValueError('not yet')"], "ValueError: not yet"),
+    ],
+)
+def test_exercise_names_what_a_way_to_save_gets_wrong(tmp_path, lines, helps):
+    path, task = tmp_path / "mine.py", exercise.find("save_for_good")
+    imports = "import os, tempfile\nfrom pathlib import Path\n\nimport torch\n\n"
+    path.write_text("\n    ".join([f"{imports}def save(state, path):", *lines]))
+    result = exercise.try_out(task, path)
+    assert not result.solved
+    assert helps in str(result)
+    assert task.hint in str(result)
+
+
+@pytest.mark.solves("save_for_good")
+def test_exercise_accepts_its_solution_and_no_starting_point(tmp_path):
+    task, path = exercise.find("save_for_good"), tmp_path / "mine.py"
+    for text, solved in ((task.starting_point(), False), (task.solution_path().read_text(), True)):
+        path.write_text(text)
+        assert exercise.try_out(task, path).solved == solved

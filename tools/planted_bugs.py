@@ -297,7 +297,7 @@ src/snippets/context_parallel.py: notebooks/06c_tensor_parallel.ipynb
 - dist.reduce_scatter(own, list(d_parts.contiguous()))
 + own.copy_(d_parts[rank])
 # a rank's generator is not taken up
-src/snippets/stateful_checkpoint.py: tests/test_checkpoints_lesson.py -k loader_and_generators
+src/snippets/stateful_checkpoint.py: tests/test_checkpoint.py -k loader_and_generators
 -         torch.set_rng_state(state[f"generator{rank}"])
 # a launch with other arguments is answered by an earlier one
 tests/run_cache.py: tests/test_run_cache.py
