@@ -212,7 +212,7 @@ def test_expected_outputs_stand_below_their_headings_without_this_machines_paths
 
 
 def test_expected_outputs_are_not_recorded_on_a_busy_machine(monkeypatch, capsys, tmp_path):
-    busy = quietness.Quietness(second_core=0.4, spread=0.3, unix_seconds=0)
+    busy = quietness.Quietness(share=0.5, spread=0.3, second_core=0.4, unix_seconds=0)
     monkeypatch.setattr(quietness, "measure", lambda: busy)
     monkeypatch.setattr(course, "run_lessons", lambda *_: pytest.fail("it would run"))
     monkeypatch.setattr(sys, "argv", ["course.py", "00", "--expected", str(tmp_path / "here")])

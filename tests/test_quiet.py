@@ -8,7 +8,7 @@ import pytest
 
 from bootcamp import quietness
 
-STEADY, HALF = [100] * 12, [50] * 12
+STEADY, HALF = [100] * 12, [50] * 12  # rounds in each window
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def logs(tmp_path, monkeypatch):
 def count(logs, monkeypatch):
     """count(alone, both) measures what workers give that count these rounds in their windows."""
 
-    def measure(alone, both=None, cores=4):
-        answers = {1: [alone], 2: [both, both]}
+    def measure(alone, both=None, cores=4, share=1.0):
+        answers = {1: [[*alone, 1.0]], 2: [[*(both or []), 1.0], [*(both or []), share]]}
         monkeypatch.setattr(quietness.machine, "cores", lambda: list(range(cores)))
         monkeypatch.setattr(quietness, "_count_rounds", lambda cores: answers[len(cores)])
         return quietness.measure()
@@ -31,24 +31,28 @@ def count(logs, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("counts", "second_core", "spread", "said"),
+    ("counts", "is_quiet", "said"),
     [
-        ((STEADY, STEADY), 1.0, 0.0, "This machine is quiet: two processes reach 2.00 times one"),
-        ((STEADY, HALF), 0.0, 0.0, "This machine is busy: two processes reach 1.00 times one"),
-        (([60, 140] * 6, STEADY), 1.0, 0.8, "repeats differ by 80%"),
-        (([*STEADY[1:], 10], STEADY), 1.0, 0.0, "This machine is quiet"),
-        ((STEADY, None, 1), None, 0.0, "one core, repeats differ by 0%"),
+        ((STEADY, STEADY), True, "two processes reach 2.00 times one."),
+        (
+            (STEADY, HALF),
+            True,
+            "two processes reach 1.00 times one (a second core is not a full one here)",
+        ),
+        ((STEADY, HALF, 4, 0.5), False, "a process gets 50% of its core"),
+        (([60, 140] * 6, STEADY), False, "repeats differ by 80%"),
+        (([*STEADY[1:], 10], STEADY), True, "repeats differ by 0%"),
+        ((STEADY, None, 1), True, "repeats differ by 0%."),
     ],
-    ids=["a core each", "one core for both", "repeats differ", "an outlier", "one core"],
+    ids=["full cores", "half a core", "other programs", "repeats differ", "an outlier", "one core"],
 )
-def test_machine_is_quiet_with_a_core_for_each_and_equal_repeats(
-    count, counts, second_core, spread, said
+def test_machine_is_busy_where_other_programs_run_and_not_where_a_core_is_slow(
+    count, counts, is_quiet, said
 ):
     found = count(*counts)
-    assert found.second_core == pytest.approx(second_core)
-    assert found.spread == pytest.approx(spread)
-    assert found.is_quiet == (second_core != 0 and not spread)
-    assert found.words.startswith("a quiet machine" if found.is_quiet else "a busy machine (")
+    assert found.is_quiet == is_quiet
+    assert found.words.startswith("a quiet machine" if is_quiet else "a busy machine (")
+    assert str(found).startswith(f"This machine is {'quiet' if is_quiet else 'busy'}: ")
     assert said in str(found)
 
 
@@ -57,7 +61,7 @@ def test_last_measurement_is_kept_for_a_while(count, logs, monkeypatch):
     found = count(STEADY, STEADY)
     assert quietness.read_last() == found
     kept = json.loads((logs / quietness.FILE).read_text())
-    assert kept.keys() == {"second_core", "spread", "unix_seconds"}
+    assert kept.keys() == {"share", "second_core", "spread", "unix_seconds"}
     now = found.unix_seconds
     monkeypatch.setattr(quietness.time, "time", lambda: now + quietness.VALID_SECONDS + 1)
     assert quietness.read_last() is None
@@ -87,9 +91,9 @@ def test_workers_count_in_every_window(logs, monkeypatch):
     assert (found.second_core is None) == (len(quietness.machine.cores()) == 1)
 
 
-@pytest.mark.parametrize(("both", "verdict"), [(STEADY, checks.READY), (HALF, checks.LIMITS)])
-def test_preflight_reports_it(count, both, verdict):
-    count(STEADY, both)
+@pytest.mark.parametrize(("share", "verdict"), [(1.0, checks.READY), (0.5, checks.LIMITS)])
+def test_preflight_reports_it(count, share, verdict):
+    count(STEADY, HALF, share=share)
     (row,) = checks.quietness(None)
     assert row["verdict"] == verdict
     assert ("busy machine" in row["found"]) == (verdict == checks.LIMITS) == bool(row["to do"])
@@ -112,9 +116,9 @@ def test_figures_of_runs_that_were_measured_here_name_it_once(count, make_run):
 
     runs = [make_run(ranks=1), make_run(ranks=2)]
     assert "machine at" not in read_foot(plots.throughput(*runs)), "it was not measured"
-    count(STEADY, HALF)
+    count(STEADY, HALF, share=0.5)
     figure = plots.throughput(*runs)
-    assert read_foot(figure).count("This was a busy machine (two processes reach 1.00") == 1
+    assert read_foot(figure).count("This was a busy machine (a process gets 50% of its core") == 1
     assert "a busy machine" in figure.alt
     other = plots.throughput(make_run(cpu="Other Processor"))
     assert "busy machine" not in read_foot(other)

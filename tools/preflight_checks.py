@@ -73,7 +73,7 @@ def cores(_) -> list[dict]:
 
 
 def quietness(_) -> list[dict]:
-    """Whether two processes get two cores, and how far repeats of the same work differ."""
+    """Whether a process has its core to itself, and how far repeats of the same work differ."""
     if not all(map(version, wanted()["core"])):
         return []
     from bootcamp.quietness import measure

@@ -1,7 +1,8 @@
 """Whether other programs disturb measurements: `quietness.measure()` -> Quietness.
 
-Two processes should get two cores, and repeats should take equal times. A notebook measures this
-before its first run (warm_up), and figures name it at their foot.
+On a quiet machine a process has its core to itself, and repeats take equal times. How much a second
+core adds is another question: cores of a virtual machine may be the halves of one. A notebook
+measures both before its first run (warm_up), and figures name the first at their foot.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ FILE = "quiet.json"
 VALID_SECONDS = 600.0  # a machine's load is another one some minutes later
 FOOT_SECONDS = 7200.0  # of a lesson: figures name the time beside it
 WINDOWS, WINDOW_SECONDS = 12, 0.025
-QUIET_CORES, QUIET_SPREAD = 0.9, 0.1  # of a second core; of one core's speed
+QUIET_SPREAD, QUIET_SHARE, FULL_CORE = 0.1, 0.9, 0.9
 WORK = f"""
 import os, sys, time
 core = int(sys.argv[1])
@@ -26,27 +27,34 @@ if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, [core])
 print("ready", flush=True)
 sys.stdin.readline()
+began, ran = time.perf_counter(), time.process_time()
 for _ in range({WINDOWS}):
     rounds, end = 0, time.perf_counter() + {WINDOW_SECONDS}
     while time.perf_counter() < end:
         sum(range(2000))
         rounds += 1
     print(rounds)
+print((time.process_time() - ran) / (time.perf_counter() - began))
 """
 
 
 @dataclass(frozen=True)
 class Quietness:
-    """The quietness of the machine at one moment."""
+    """The quietness of the machine at one moment.
 
-    second_core: float | None  # the share of one that a second process gets; None without one
-    spread: float  # of one core's speed: between its quartiles, relative to its median
+    share: the part of its core's time that a process got. spread: of one core's speed, between its
+    quartiles, relative to its median. second_core: what a second process at the same time adds to
+    the speed of one, 1 for a full core; None without one.
+    """
+
+    share: float
+    spread: float
+    second_core: float | None
     unix_seconds: float
 
     @property
     def is_quiet(self) -> bool:
-        shared = self.second_core is not None and self.second_core < QUIET_CORES
-        return self.spread <= QUIET_SPREAD and not shared
+        return self.spread <= QUIET_SPREAD and self.share >= QUIET_SHARE
 
     @property
     def words(self) -> str:
@@ -55,10 +63,7 @@ class Quietness:
 
     @property
     def _numbers(self) -> str:
-        two = "one core"
-        if self.second_core is not None:
-            two = f"two processes reach {1 + self.second_core:.2f} times one"
-        return f"{two}, repeats differ by {self.spread:.0%}"
+        return f"a process gets {self.share:.0%} of its core, repeats differ by {self.spread:.0%}"
 
     @property
     def foot(self) -> str:
@@ -67,22 +72,30 @@ class Quietness:
         return f"This was {self.words} at {at}."
 
     def __str__(self) -> str:
-        if self.is_quiet:
-            return f"This machine is quiet: {self._numbers}."
-        return (
-            f"This machine is busy: {self._numbers}. Times and speeds measured now may say the "
-            "reverse of what is true; bytes, memory and losses are not affected."
-        )
+        if not self.is_quiet:
+            return (
+                f"This machine is busy: {self._numbers}. Times and speeds measured now may say the "
+                "reverse of what is true; bytes, memory and losses are not affected."
+            )
+        text = f"This machine is quiet: {self._numbers}"
+        if self.second_core is not None:
+            text += f", two processes reach {1 + self.second_core:.2f} times one"
+            if self.second_core < FULL_CORE:
+                text += " (a second core is not a full one here)"
+        return f"{text}."
 
 
 def measure() -> Quietness:
     """Measure the quietness in less than a second, and record it for read_last()."""
     cores = machine.cores()
-    low, middle, high = quantiles(_count_rounds(cores[:1])[0], n=4, method="inclusive")
+    ((*rounds, share),) = _count_rounds(cores[:1])
+    low, middle, high = quantiles(rounds, n=4, method="inclusive")
     second = None
     if len(cores) > 1:
-        second = sum(map(median, _count_rounds(cores[:2]))) / middle - 1
-    found = Quietness(second, (high - low) / middle, time.time())
+        both = _count_rounds(cores[:2])
+        share = min(share, *(worker[-1] for worker in both))
+        second = sum(median(worker[:-1]) for worker in both) / middle - 1
+    found = Quietness(share, (high - low) / middle, second, time.time())
     with contextlib.suppress(OSError):  # a folder that can't be written: it is measured again
         files.update_json(LOGS / FILE, lambda kept: kept.update(asdict(found)))
     return found
@@ -97,8 +110,11 @@ def read_last(within_seconds: float = VALID_SECONDS) -> Quietness | None:
     return found if 0 <= time.time() - found.unix_seconds < within_seconds else None
 
 
-def _count_rounds(cores: list[int]) -> list[list[int]]:
-    """Count the rounds of work in each window, by one process on each core at the same time."""
+def _count_rounds(cores: list[int]) -> list[list[float]]:
+    """Count the rounds of work in each window, by one process on each core at the same time.
+
+    Last in each list: the part of that time in which its process ran.
+    """
     command = [sys.executable, "-S", "-E", "-c", WORK]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen([*command, str(core)], **pipes) for core in cores]
@@ -108,7 +124,7 @@ def _count_rounds(cores: list[int]) -> list[list[int]]:
         for worker in workers:
             worker.stdin.write("\n")
             worker.stdin.flush()
-        return [[int(line) for line in worker.communicate()[0].split()] for worker in workers]
+        return [[float(line) for line in worker.communicate()[0].split()] for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
