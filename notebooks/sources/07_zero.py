@@ -153,13 +153,15 @@ guess_bytes
 
 # %% [markdown]
 # While one block computes, the next one is gathered, in 16 bits. A forward pass takes 2 FLOP for
-# each parameter and token (lesson 01). Is a number missing from this question?
+# each parameter and token (lesson 01). Between hosts a ring enters each host once, and NCCL spreads
+# it over all network cards of the host (lesson 04b). Is a number missing from this question?
 
 # %%
 guess_tokens = predict(
     "zero_tokens",
-    "An H100 reaches 40 % of its 989 TFLOP/s, the network brings 50 GB/s to each GPU. From how "
-    "many tokens on each rank can a block's forward pass hide the gather of the next block?",
+    "Many hosts, each with eight H100s and eight network cards of 50 GB/s. In large products an "
+    "H100 reaches 795 TFLOP/s. From how many tokens on each rank can a block's forward pass hide "
+    "the gather of the next block?",
     unit="tokens",
 )
 guess_tokens
@@ -507,18 +509,25 @@ plots.show(diagrams.gathers(step, traced))
 #
 # *P* has dropped out: **larger blocks do not help, more tokens on each rank do.** The backward pass
 # computes twice as much and sends twice as much, a gather and a reduce-scatter, so the condition is
-# the same with gradients in 16 bit; with float32 gradients it is 1.5 *F*/*W*.
+# the same with gradients in 16 bit; with float32 gradients the backward pass needs 1.5 *F*/*W*.
+#
+# *F* is the rate while a block computes, here that of an H100's best measured product. An MFU of
+# 40 % is not *F*: it is measured over whole steps, waiting included.
 
 # %%
-F, W = 0.4 * 989e12, 50e9
+from bootcamp.costs import hardware
+
+h100 = hardware.gpu("H100")
+F, W = h100.peak * h100.reached, 8 * 50e9
+print(f"all cards of a host {F / W:,.0f} tokens, one card {F / 50e9:,.0f}, NVLink {F / 450e9:,.0f}")
 guess_tokens.score(F / W, how="By formula")
 
 # %% [markdown]
-# About 8,000 tokens where each GPU sends to another host at 400 Gbit/s; inside a host with NVLink's
-# 450 GB/s, under 900. (A ring leaves a host once. Where a host has a network card for each GPU,
-# NCCL spreads it over all of them, and *W* is nearly their sum. Lesson 08 draws the condition with
-# published runs.) With fewer tokens the GPUs wait. So FSDP over very many ranks with a fixed global
-# batch slows down, and HSDP (lesson 08) gathers inside the host, where *W* is large.
+# The eight cards together bring nearly as much as NVLink inside a host. A host with one such card
+# needs eight times as many tokens. (So does traffic in which each GPU uses only its own card:
+# the all-to-all of lesson 08b.) Lesson 08 draws the condition with published runs. With fewer
+# tokens the GPUs wait: FSDP over very many ranks with a fixed global batch slows down, and over a
+# slow network HSDP (lesson 08) gathers inside the host.
 #
 # While everything fits, what is the case for DDP? It sends fewer numbers in the same type, and its
 # all-reduce is needed by the end of the step, not before each block.

@@ -406,25 +406,30 @@ Table(rows, "Sent by one rank in one step, by formula, blocks only")
 # %%
 guess_width = predict(
     "communication_width",
-    "H100s at 40 % of 989 TFLOP/s, NVLink's 450 GB/s, 16 bits: from which width do eight tensor "
-    "ranks compute longer than they send?",
+    "H100s at 795 TFLOP/s in large products, NVLink's 450 GB/s, 16 bits: from which width do "
+    "eight tensor ranks compute longer than they send?",
     unit="numbers",
 )
 guess_width
 
 # %%
-from bootcamp.costs import overlap
+from bootcamp.costs import hardware, overlap
 
-F = 0.4 * 989e12
-rows = []
-for link, W in (("NVLink", 450e9), ("400 Gbit/s for each GPU", 50e9)):
-    row = {"link": link, "FSDP: tokens on a rank": round(1 / overlap.fsdp_ratio(1, F, W))}
+h100 = hardware.gpu("H100")
+F, rows = h100.peak * h100.reached, []
+for links, W in (("NVLink", 450e9), ("8 cards of 400 Gbit/s", 400e9), ("1 such card", 50e9)):
+    row = {"links of a host": links, "FSDP: tokens on a rank": round(F / W)}
     row["gradients in fp32"] = round(1 / overlap.fsdp_ratio(1, F, W, reduced=4))
     rows.append(row | {"8 tensor ranks: width": round(1 / overlap.tensor_ratio(1, 8, F, W))})
+del rows[1]["8 tensor ranks: width"]  # on eight hosts each of them would have one card
 print(guess_width.score(1 / overlap.tensor_ratio(1, 8, F, 450e9), how="By formula"))
 Table(rows, "Where computing begins to take longer than sending")
 
 # %% [markdown]
+# A ring over hosts passes through all eight cards of each, so FSDP across such hosts needs hardly
+# more tokens than inside one. Where a host has one card, it needs eight times as many. Tensor ranks
+# on eight different hosts would have one card each: hence the width in the last row.
+#
 # A ratio of 1 is where it begins. The ratio *r* limits the share of the time that is spent
 # computing. If sending and computing go on at the same time, the limit is *r* below 1, and 1 above
 # it. If a rank computes first and then sends, it is *r*/(1 + *r*). Such a bound is called a
@@ -597,8 +602,9 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 # %% [markdown]
 # Up to eight, the bytes on the link hardly change: each host sends the gradients of one model, to
 # be averaged. A row of two hosts sends most of all: the gathering crosses the link, *and* the
-# averaging. With 128 there is one copy, and nothing to average between copies: FSDP. So take a host
-# as a row. If the model needs more, compare with FSDP before you take two.
+# averaging. With 128 there is one copy, and nothing to average between copies: FSDP. So take as a
+# row the GPUs that NVLink joins: mostly those of a host, in an NVL72 rack 72 GPUs of 18 hosts. If
+# the model needs more, compare with FSDP before you take two.
 
 # %% [markdown]
 # ## When to use it and when not
