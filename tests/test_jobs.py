@@ -18,6 +18,7 @@ ANYWHERE = {
     "each host that runs this names itself": r"MASTER_ADDR=\S*\$\(\s*hostname\b",
     "it hides that the hosts could not be listed": r"\|\|\s*echo\s+[\"']?(localhost|127\.0\.0\.1)",
     "a signal by name hits srun and torchrun too": r"\b(pkill|killall)\b",
+    "srun gives a task one core": r"#SBATCH --cpus-per-task(.|\n)*^srun (?!.*--cpus-per-task)",
     "each task starts a torchrun": r"ntasks-per-node=([2-9])(.|\n)*\btorchrun\b",
 }
 BY_THE_FIRST_HOST_ALONE = {
@@ -50,7 +51,9 @@ def test_job_file_that_is_broken_has_one_fault_which_is_found_before_it_runs(bro
 def test_job_file_with_a_trap_that_waits_or_an_option_too_late_has_a_fault():
     waits = jobs.find("ddp_requeue").read_text().replace(' "$@" &', ' "$@"')
     late = "#!/bin/bash\n#SBATCH --ntasks-per-node=1\nset -eu\n#SBATCH --nodes=2\n"
-    assert [len(find_faults(text)) for text in (waits, late)] == [1, 1]
+    own = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
+    one_core = jobs.find("ddp_torchrun").read_text().replace(own, "srun")
+    assert [len(find_faults(text)) for text in (waits, late, one_core)] == [1, 1, 1]
 
 
 def test_job_file_that_changed_is_no_longer_broken_silently():

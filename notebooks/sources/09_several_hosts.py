@@ -163,6 +163,10 @@ hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
 #
 # With torchrun less is left to translate. This file starts a rank for each CPU core of a task; on
 # GPUs, `--nproc-per-node` is the number of GPUs of a host.
+#
+# `--cpus-per-task` stands in it twice: since Slurm 22.05 `srun` does not take it over from
+# `sbatch`. Where tasks are bound to cores, torchrun, its ranks and their DataLoader workers would
+# share one core. Nothing fails, everything is slow.
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_torchrun.sbatch")
