@@ -69,9 +69,9 @@ guess_rate = predict(
 guess_rate
 
 # %% [markdown]
-# "Best" means the lowest loss on text that was not trained on, in the mean of three seeds. Batch
-# 256 with the best rate for 32 is worse than batch 32, since it takes an eighth of the steps.
-# Nothing so far tells you the next number.
+# "Best" means the lowest loss on text that was not trained on, averaged over three seeds. Batch 256
+# with the best rate for 32 is worse than batch 32, since it takes an eighth of the steps. The next
+# number is a real guess.
 
 # %%
 guess_gap = predict(
@@ -80,6 +80,19 @@ guess_gap = predict(
     unit="%",
 )
 guess_gap
+
+# %% [markdown]
+# DDP sends gradients while the backward pass computes the next ones (lesson 04). If there are
+# enough tokens on each rank, the averaging is hidden.
+
+# %%
+guess_tokens = predict(
+    "scaling_tokens",
+    "A transformer has twice as many parameters as another. How many times as many tokens does a "
+    "rank need, to hide the averaging of the gradients behind the backward pass?",
+    unit="times",
+)
+guess_tokens
 
 # %% [markdown]
 # ## What changes
@@ -125,8 +138,29 @@ plots.show(plots.timeline(launch("ddp", ranks=RANKS, trace_step=15, **by_batch[0
 scaling.overhead_table(pairs)
 
 # %% [markdown]
-# So data parallelism pays off when each rank computes much for each byte of gradient: a large share
-# of the batch, a model with many operations for each parameter.
+# So data parallelism pays off when each rank computes much for each byte of gradient. How much is
+# enough? A transformer of *P* parameters takes 2*P* operations for a token in the forward pass and
+# 4*P* in the backward pass (lesson 01). A ring of many ranks sends 8*P* bytes of gradients in
+# float32 (lesson 04). With *F* operations and *W* bytes a second, *T* tokens on a rank hide it if
+#
+# $$\frac{4PT}{F} \ge \frac{8P}{W}, \quad\text{so}\quad T \ge \frac{2F}{W}$$
+#
+# *P* drops out: a larger model takes longer to compute *and* to send.
+
+# %%
+from bootcamp.costs import hardware
+from bootcamp.table import Table
+
+print(guess_tokens.score(1, how="By formula"))
+h100 = hardware.gpu("H100")
+F = h100.peak * h100.reached  # in its best product
+links = {"NVLink, in one host": 450e9, "8 network cards of 400 Gbit/s": 400e9, "1 such card": 50e9}
+rows = [{"links of a host": name, "tokens": round(2 * F / W)} for name, W in links.items()]
+Table(rows, "H100s: tokens on a rank from which the backward pass hides the averaging")
+
+# %% [markdown]
+# Over hosts a ring passes each host once and can use all its network cards. Models that use a
+# parameter more than once for a token, such as convolutions, compute more for each byte.
 #
 # ### Strong and weak scaling
 
@@ -146,8 +180,10 @@ plots.show(plots.scaling(*weak, kind="weak"))
 
 # %% [markdown]
 # In strong scaling a rank has less to compute the more ranks there are, against the same overhead,
-# so efficiency falls with *N*. In weak scaling the work of a rank stays, and efficiency holds
-# longer. On CPU ranks the cores also share caches and memory bandwidth.
+# so efficiency falls with *N* (Amdahl, 1967). In weak scaling the work of a rank stays, and only
+# what grows with *N* costs efficiency (Gustafson, 1988). Few ranks can't show the difference: both
+# figures end in the same run, and they begin with one process whose speed hardly depends on the
+# batch. On CPU ranks the cores also share caches and memory bandwidth.
 #
 # ### A fair comparison
 #
@@ -283,6 +319,8 @@ exercise.check("ranks_for_speed_up", ranks_for_speed_up)
 #
 # ## Sources
 #
+# - Amdahl, *Validity of the Single Processor Approach to Achieving Large Scale Computing
+#   Capabilities*, 1967. Gustafson, *Reevaluating Amdahl's Law*, 1988.
 # - Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017,
 #   arXiv:1706.02677. The linear scaling rule and warm-up.
 # - Malladi et al., *On the SDEs and Scaling Rules for Adaptive Gradient Algorithms*, 2022,
