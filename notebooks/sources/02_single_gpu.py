@@ -53,7 +53,8 @@ from bootcamp_lessons.excerpts import SNIPPETS, parse_printed
 print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
 
 # %% [markdown]
-# `make gpu-record` asks a real GPU such questions. What it has recorded of a step of GPT-2 small:
+# On a GPU they differ. A step of GPT-2 small, as `make gpu-record` has measured it on a GPU, or, if
+# none has been recorded yet, as the planner of lesson 10 expects it:
 
 # %%
 from bootcamp_lessons import one_device
@@ -61,9 +62,17 @@ from bootcamp_lessons import one_device
 one_device.timing_table()
 
 # %% [markdown]
-# The records of this course are not misled: on a GPU `with run.step(step):` puts a CUDA event, a
-# time stamp that the GPU itself takes, at both ends of the step, and reads them once both are
-# there.
+# A **CUDA event** is a time stamp that the GPU itself takes, between the kernels around it. This is
+# how a GPU is timed, and how `with run.step(step):` times the steps of this course:
+#
+# ```python
+# begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+# begin.record()
+# loss = step()
+# end.record()
+# torch.cuda.synchronize()  # both must be there
+# begin.elapsed_time(end)  # milliseconds
+# ```
 #
 # **Pinned memory** is main memory that the operating system may not move or swap out. A GPU can
 # copy from it directly, without the driver's intermediate copy, and only such a copy can overlap
@@ -167,8 +176,8 @@ claim.faster(
 # (The utilisation in `nvidia-smi` is no guide either: it is the share of time in which any GPU
 # kernel ran, however small.)
 #
-# What `make gpu-record` has recorded of a larger batch, with GPT-2 small in 16 bits on one GPU, up
-# to the end of its memory:
+# A larger batch on one GPU, GPT-2 small in 16 bits up to the end of its memory, recorded or
+# expected as above:
 
 # %%
 one_device.batch_table()
@@ -226,6 +235,29 @@ claim.faster(
 )
 
 # %% [markdown]
+# With how many tokens does a product move to the right of the ridge? A linear layer reads its
+# weights once for all tokens of the batch, 2 bytes each in 16 bits, and does 2 FLOP with each
+# weight for each token. (Its inputs and outputs are far smaller, if it is wide.)
+
+# %%
+from bootcamp.costs import hardware
+
+h100 = hardware.gpu("H100")
+guess_ridge = predict(
+    "single_gpu_ridge",
+    f"An H100 does {h100.peak / 1e12:.0f} TFLOP/s in 16 bits and reads {h100.hbm / 1e12} TB/s. "
+    "From how many tokens on is a wide linear layer limited by arithmetic?",
+    unit="tokens",
+)
+guess_ridge
+
+# %%
+guess_ridge.score(h100.peak / h100.hbm, how="By formula, at 1 FLOP a byte for each token")
+
+# %% [markdown]
+# Training has thousands of tokens in a step. Generating text has one for each request, so a GPU
+# that serves (lesson 11) reads weights most of the time.
+#
 # `torch.compile(model)` fuses what is between the matrix products. It compiles at the first call,
 # which takes from seconds to minutes, and again for new shapes, so it is for long runs. Measure its
 # steps after the first ones. It needs a C++ compiler for a CPU and Triton for a GPU. Lesson 02c
@@ -353,7 +385,8 @@ print(exercise.check("best_batch", best_batch))
 # - **Do not expect much** when the model is tiny, when the data comes too slowly, or when the
 #   script asks for a result after every operation.
 # - **Stay on the CPU** to debug: its errors come from the line that made them. On a GPU an error
-#   can show up later than the GPU kernel that caused it.
+#   can show up later than the GPU kernel that caused it; with `CUDA_LAUNCH_BLOCKING=1` in the
+#   environment each launch waits for its end, and the trace names the right line.
 #
 # ## Sources
 #

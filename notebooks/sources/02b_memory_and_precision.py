@@ -245,7 +245,8 @@ claim.faster(
 # tensor cores and a model that keeps them busy; on a CPU instructions for 16 bits (AVX512-BF16,
 # AMX), because without them each number is cast back and forth.
 #
-# What `make gpu-record` has recorded of it on one GPU, with GPT-2 small:
+# GPT-2 small on one GPU, recorded by `make gpu-record`, or, if none has been recorded yet, expected
+# by the planner of lesson 10:
 
 # %%
 one_device.variant_table()
