@@ -177,10 +177,11 @@ plots.show(plots.throughput(base))
 #
 # A product of an (m × k) and a (k × n) matrix takes m·k·n multiplications and as many additions:
 # 2·m·k·n **FLOP** (floating-point operations). For each token, a block of the GPT (an attention
-# layer and an MLP) multiplies with 12·width² weights, and attention adds 4·context·width FLOP.
-# Then the head, the last layer, scores the 256 bytes. The backward pass takes two products for
-# each one of the forward pass, one for the gradient of the weights and one for that of the input.
-# So a step costs three times the forward pass.
+# layer and an MLP) multiplies with 12·width² weights, and attention adds 4·context·width FLOP (a
+# token here attends to half of the context on average; as in most papers the full square is
+# counted). Then the head, the last layer, scores the 256 bytes. The backward pass takes two
+# products for each one of the forward pass, one for the gradient of the weights and one for that of
+# the input. So a step costs three times the forward pass.
 
 # %% tags=["nbval-check-output"]
 from bootcamp.train.models import gpt
@@ -228,7 +229,9 @@ guess_mfu.score(100 * base.achieved_flops_per_second / peak_flops)
 # Parameters, gradients and optimizer state depend on the model alone. Activations also depend on
 # the batch: each token keeps its own. In a block these are 16 vectors of `width` numbers (input,
 # norm, query, key, value, mixed values, input and norm of the MLP, and 4 + 4 for its wide layer)
-# and a few single numbers.
+# and a few single numbers. Attention is one fused operation here. Without that, its square of
+# probabilities comes on top: Korthikanti et al. (2022) count 34·width + 5·heads·context bytes a
+# token, in 16 bits and with dropout.
 
 # %%
 per_token = layers * (16 * width + size["heads"] + 4) + 2 * width + 2 + 256
@@ -371,3 +374,5 @@ print(exercise.check("training_days", training_days))
 #   and Hutter, *Decoupled Weight Decay Regularization*, 2017, arXiv:1711.05101: AdamW.
 # - Kaplan et al., *Scaling Laws for Neural Language Models*, 2020, arXiv:2001.08361: 6·N·D.
 # - Chowdhery et al., *PaLM*, 2022, arXiv:2204.02311, appendix B: MFU, and the count used here.
+# - Korthikanti et al., *Reducing Activation Recomputation in Large Transformer Models*, 2022,
+#   arXiv:2205.05198: bytes of activations.

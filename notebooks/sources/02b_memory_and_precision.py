@@ -25,6 +25,10 @@ from bootcamp_lessons import one_device
 one_device.training_memory()
 
 # %% [markdown]
+# A training has to leave a tenth of the memory free here, for what libraries and the allocator
+# need. These models have 256 outputs: with GPT-2's 50,257 tokens, the scores of 16 samples and
+# their gradients take 2 × 16 × 1,024 × 50,257 × 4 bytes more, 6.6 GB.
+#
 # If a training does not fit, these three ways are the usual ones on one device:
 #
 # 1. **Gradient accumulation**: the batch goes through in parts, **micro-batches**, with one
@@ -197,8 +201,8 @@ claim.equal(
 # %% [markdown]
 # Autocast keeps more than half of the bytes: the sum that runs through the blocks (the residual
 # stream) stays in float32, and so do the probabilities in the loss. And the norm's result is cast
-# three times, for query, key and value, and each product keeps its copy. The parameters are as
-# large as before.
+# three times, for query, key and value, which are three layers here, and each product keeps its
+# copy. The parameters are as large as before.
 #
 # Everything in bf16 halves parameters and state, too. But even the loss is a bf16 number then:
 # between 4 and 8 these are 1/32 apart. And small updates are lost, as above.

@@ -306,10 +306,10 @@ controls = simulators.collective()
 # %% [markdown]
 # With *N* ranks, each sends *N*−1 pieces to add up and *N*−1 to pass on, and a piece is 1/*N* of
 # the gradients: **2(*N*−1)/*N*** times the gradients' bytes, never more than twice, however many
-# ranks there are: 1.75 times with 8, in 14 steps. (The tree takes 6 steps, and its rank 0 sends 3
-# times the gradients' bytes.) Linux counts what each connection has sent. (These are CPU ranks on
-# every machine, because what NCCL sends past the network stack is not counted. More ranks than
-# cores do no harm to counting.)
+# ranks there are: 1.75 times with 8, in 14 steps. (This tree takes 6 steps, and its rank 0 sends 3
+# times the gradients' bytes. NCCL has two trees at once, in which no rank does.) Linux counts what
+# each connection has sent. (These are CPU ranks on every machine, because what NCCL sends past the
+# network stack is not counted. More ranks than cores do no harm to counting.)
 
 # %%
 few = {"device": "cpu", "steps": 6, "global_batch": 24, "quiet": True}

@@ -611,8 +611,8 @@ print(exercise.check("split_the_blocks"))
 # A long text is split over ranks. `cheapest_way(tokens, heads, key_heads, of_head, ranks, room)`
 # returns the way that sends the fewest numbers in a step, `"all-gather"`, `"ring"` or `"ulysses"`.
 # All-gather needs `room`, in numbers, for all keys and values; Ulysses needs a number of key-value
-# heads that is divisible by the ranks; the ring is always possible. `of_head` is the width of a
-# head.
+# heads that is divisible by the ranks (other implementations copy them); the ring is always
+# possible. `of_head` is the width of a head.
 
 
 # %%

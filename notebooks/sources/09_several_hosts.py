@@ -194,8 +194,8 @@ hosts_lab.learning_rate_table(array.runs)
 # %% [markdown]
 # The output of a job goes to the file that `#SBATCH --output` names; `%x` is the job's name and
 # `%j` its number. If the file's folder does not exist, the job fails and *nothing* says why.
-# `--time` limits the job: Slurm kills it when the time is up. Jobs with a shorter limit often start
-# sooner. Lesson 09b shows how to get a warning in time.
+# `--time` limits the job, in minutes: Slurm kills it when the time is up. Jobs with a shorter limit
+# often start sooner. Lesson 09b shows how to get a warning in time.
 
 # %% [markdown]
 # ## Read the measurement
@@ -237,9 +237,10 @@ lab.run("interfaces", f"srun --nodes=2 --label sh -c '{WHICH}' | sort")
 #   `GLOO_SOCKET_IFNAME`.
 # - **NCCL** looks for InfiniBand first, then for interfaces other than the loopback and Docker's.
 #   `NCCL_SOCKET_IFNAME=^docker0,lo` leaves some out, `NCCL_DEBUG=INFO` prints what it chose:
-#   `NET/IB` or `NET/Socket`, and with which interface. If a training is ten times too slow, it
-#   often uses the wrong one. NCCL also finds out which GPU is near which network card;
-#   `NCCL_DEBUG_SUBSYS=GRAPH` prints it.
+#   `NET/IB` or `NET/Socket` (`NET/OFI` on AWS), with which interface, and `GDRDMA` where the card
+#   reads the GPU's memory itself. If a training is ten times too slow, it often uses the wrong one.
+#   Over InfiniBand, too, the ranks first meet at the interface of `NCCL_SOCKET_IFNAME`. NCCL also
+#   finds out which GPU is near which network card; `NCCL_DEBUG_SUBSYS=GRAPH` prints it.
 # - Ranks reach the store at `MASTER_ADDR` by the host's ordinary routes.
 
 # %% [markdown]
@@ -342,7 +343,8 @@ lab.run(
 # %% [markdown]
 # They did find the store: its address was given. Then each rank published its own address,
 # 127.0.1.1, and its peer tried to connect there. On every host that is the host itself, where
-# nobody was waiting. `remote=[127.0.1.1]` in the error says it all. The fix is one variable:
+# nobody was waiting. `remote=[127.0.1.1]` in the error says it all. (Each task's exit code is that
+# of `grep`, the last command of its pipe.) The fix is one variable:
 
 # %%
 lab.run(
@@ -438,7 +440,8 @@ print(exercise.check("job_agents"))
 # starts.
 #
 # **Before you run**: print host, RANK, LOCAL_RANK and GPU of each rank; let the first job be short;
-# measure one all-reduce between hosts, and compare it with the network's nominal rate.
+# measure one all-reduce between hosts, and compare it with the network's nominal rate: NVIDIA's
+# nccl-tests do (`all_reduce_perf -b 8 -e 8G -f 2`; the column `busbw`, and 400 Gbit/s are 50 GB/s).
 
 # %% [markdown]
 # ### Without Slurm

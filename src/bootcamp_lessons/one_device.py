@@ -48,7 +48,8 @@ def training_memory() -> Table:
         kept = kept_bytes("all", SAMPLES, size)
         row = {"size": size, "state GB": state / 1e9, "activations GB": kept / 1e9}
         needs = (state + kept) / 1e9
-        fits = [gpu["lessons"] for gpu in shown_in_lessons() if float(gpu["memory_gb"]) > needs]
+        room = {gpu["lessons"]: 0.9 * float(gpu["memory_gb"]) for gpu in shown_in_lessons()}
+        fits = [name for name, free in room.items() if free > needs]
         rows.append({**row, "fits on": ", ".join(fits) or "none of these"})
     caption = f"By formula: float32, AdamW, {SAMPLES} samples of 1,024 bytes (tiny: of 64)"
     return Table(rows, caption)
