@@ -15,7 +15,7 @@ args, context = config.parse(devices=("auto", "cpu", "cuda") if hvd.nccl_built()
 device = torch.device(context.device)
 
 # 1. Processes
-# Joins the ranks that horovodrun has started; there is no back end or time-out to give.
+# Joins the ranks that horovodrun has started; there is no back end or timeout to give.
 hvd.init()
 # The same two numbers, from Horovod.
 rank, world = hvd.rank(), hvd.size()

@@ -109,7 +109,7 @@ class Fault:
         if self.outlive:
             until_gone(os.getpid(), self.outlive)
         seconds = time.monotonic() - struck[-1]
-        assert seconds < launch.HANG_SECONDS, "a time-out has ended the run"
+        assert seconds < launch.HANG_SECONDS, "a timeout has ended the run"
         self._check(error, folder)
         return seconds
 
@@ -432,7 +432,7 @@ FAULTS = {
     "torchrun_rank_is_killed": Fault(**KILLED, **TORCHRUN, seconds=30),  # with its cold start
     "horovod_rank_raises": Fault(**RAISES, **HOROVOD, workers=True),
     "horovod_rank_is_killed": Fault(**KILLED, **HOROVOD),
-    # Horovod would wait for ever, and busily: it has no time-out and looks as if it computed
+    # Horovod would wait for ever, and busily: it has no timeout and looks as if it computed
     "horovod_rank_hangs": Fault(**HANGS, **HOROVOD, options={"hang_seconds": 1}, workers=True),
     "cell_is_interrupted": Fault(**INTERRUPTED),
     "torchrun_is_interrupted": Fault(**INTERRUPTED, **TORCHRUN),

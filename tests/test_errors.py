@@ -92,7 +92,7 @@ def test_texts_are_claimed_by_no_other_cause():
 
 
 def test_causes_are_named_wherever_they_stand():
-    """One rank's error, another's echo, a time-out and a notice, in any order."""
+    """One rank's error, another's echo, a timeout and a notice, in any order."""
     cause = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB."
     symptom = (
         "[rank2]: gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 9ms for recv operation"

@@ -98,7 +98,7 @@ if rank == 0:
 
 # %% [markdown]
 # Rank 0 waits for three ranks that have finished the cell. In a training script it would wait until
-# the group's time-out. The notebook has noticed that no other rank will join in and has cut rank
+# the group's timeout. The notebook has noticed that no other rank will join in and has cut rank
 # 0's connections, so its `all_reduce` raises; the ranks, and their variables, are still there.
 
 # %%
@@ -456,7 +456,7 @@ claim.equal(
 #
 # "Only rank 0 writes the loss, so only rank 0 needs its mean", thought somebody, and put an `if`
 # before the last collective. The launcher notices after 5 seconds without a step, and asks every
-# rank where it stands. (torch's own time-out is 10 minutes with NCCL, 30 minutes with gloo; the
+# rank where it stands. (torch's own timeout is 10 minutes with NCCL, 30 minutes with gloo; the
 # scripts here take `--timeout`.) Which rank waits for what?
 
 # %%
@@ -479,7 +479,7 @@ print(find_waiting_lines(hung, only_0))
 # together, whatever they were meant for. So **every rank must call the same collectives in the
 # same order**; only what comes *after* them, such as printing, may be for rank 0 alone.
 #
-# Without a launcher that looks for hangs, the run ends with two different messages: a time-out on
+# Without a launcher that looks for hangs, the run ends with two different messages: a timeout on
 # the rank that gives up first, and "Connection closed by peer" on the others, because that rank
 # has gone. The peer's message is the consequence, not the cause: look for the rank that gave up
 # first.
@@ -578,7 +578,7 @@ exercise.check("samples_of_rank", samples_of_rank)
 #
 # **Before you trust a run:** equal parameters at the start, samples that are disjoint and change
 # with the epoch, gradients averaged and not summed (prove it with SGD), a learning rate that fits
-# the global batch, a time-out that you chose.
+# the global batch, a timeout that you chose.
 #
 # **Lesson 04b** goes on from here: buckets and hooks, ranks with unequal amounts of work, the death
 # of a rank, NCCL, and the frameworks that are built on DDP. **Lesson 04d** has what people write

@@ -308,7 +308,7 @@ print(find_waiting_lines(alone, join_script))
 # %% [markdown]
 # Rank 0 waits in the backward pass of its last batch, for rank 1's gradients. Rank 1 has none left:
 # it waits at the end of the epoch. Without a launcher that watches, both wait until the group's
-# time-out. Now with `join`:
+# timeout. Now with `join`:
 
 # %%
 for divide_by_present in (True, False):
@@ -604,7 +604,7 @@ script_diff("accelerate")
 # %% [markdown]
 # `Accelerator()` joins the process group, and knows rank and world size from the same environment
 # variables. `prepare(model)` moves it to a device and wraps it in DDP, `prepare(optimizer)` wraps
-# it (for mixed precision and accumulation). What is hidden: the backend, the time-out, DDP's
+# it (for mixed precision and accumulation). What is hidden: the backend, the timeout, DDP's
 # options.
 #
 # A trap: `accelerate launch --cpu --num_processes 2` starts *one* process unless MPI is set up,
@@ -659,7 +659,7 @@ if "lightning" in frameworks:
 #
 # ### A job that has died
 #
-# After a time-out there is no process left to ask. Torch's **flight recorder** keeps the last
+# After a timeout there is no process left to ask. Torch's **flight recorder** keeps the last
 # collectives of each rank: which, of what size, called in which line. With NCCL it is on by
 # default, and torch's watchdog writes a file for each rank when a collective times out
 # (`TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_FR_DUMP_TEMP_FILE`). With gloo it records too, but not

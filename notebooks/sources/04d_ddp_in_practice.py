@@ -374,7 +374,7 @@ assert (hung.kind, hung.ranks) == ("missing", (1,)), hung.sentence
 hung
 
 # %% [markdown]
-# Lesson 04b reads such a dump after a time-out without a launcher, with `torchfrtrace`; lesson 09b
+# Lesson 04b reads such a dump after a timeout without a launcher, with `torchfrtrace`; lesson 09b
 # does so on several hosts. A rank that is alive shows more: `py-spy dump --pid`.
 
 # %% [markdown]

@@ -164,7 +164,7 @@ from bootcamp import script_diff
 script_diff("horovod")
 
 # %% [markdown]
-# - `hvd.init()` joins the ranks. No backend and no time-out: Horovod has none to set here. (The
+# - `hvd.init()` joins the ranks. No backend and no timeout: Horovod has none to set here. (The
 #   argument of `config.parse` is the course's: a Horovod without NCCL takes no tensors on GPUs.)
 # - The *model* is left alone, and the **optimizer** is wrapped: `DistributedOptimizer` puts a hook
 #   on each parameter that hands its gradient over under the parameter's name. `optimizer.step()`
@@ -490,7 +490,7 @@ print("The stall check named the missing ranks:", "Missing ranks" in alarms)
 # And the alarm? With the build of this course it stays silent. The source shows why: the gloo
 # controller of Horovod 0.28.1 reserves room for its list of ranks and never gives the list a
 # length, so the stall check walks over an empty list and finds no rank missing. With gloo there is
-# no time-out for this either. So a Horovod program with gloo can wait forever in silence: set an
+# no timeout for this either. So a Horovod program with gloo can wait forever in silence: set an
 # alarm of your own.
 # </details>
 

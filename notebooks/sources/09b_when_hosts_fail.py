@@ -34,7 +34,7 @@ lab
 # depends on how it went. If only a process dies, the kernel of its host closes its connections, and
 # with gloo, over TCP, the others get an error at once. (NCCL's ranks wait in a kernel of their GPU:
 # they may notice late, or only when torchrun ends them.) If the host itself is gone, nothing closes
-# them. TCP is patient, and the others wait until their **time-out**: if the script sets none, 30
+# them. TCP is patient, and the others wait until their **timeout**: if the script sets none, 30
 # minutes with gloo and 10 with NCCL.
 
 # %%
@@ -64,7 +64,9 @@ plots.show(hosts.requeued_job())
 # %% [markdown]
 # Why a file between shell and ranks? All ranks must stop after the *same* step, or those that go on
 # wait for those that have left. So they look for the file after each step, and an all-reduce tells
-# all of them if one has seen it.
+# all of them if one has seen it. (On GPUs reading its result makes the script wait for the GPU: do
+# it every few steps, let rank 0 alone look, and remember that a file on NFS can be seen a minute
+# late. Ask for a longer warning.)
 #
 # **Preemption**, where a job with priority takes the hosts, ends a job in much the same way. But
 # Slurm sends TERM, to the tasks, and waits `GraceTime` seconds before KILL; the file's own signal
@@ -86,7 +88,7 @@ guess_logs = predict(
 guess_logs
 
 # %% [markdown]
-# The link of a host is cut for two seconds, and comes back. The time-out is much longer.
+# The link of a host is cut for two seconds, and comes back. The timeout is much longer.
 
 # %%
 guess_pause = predict("failing_pause", "How long does the training stand still?", unit="s")
@@ -133,8 +135,10 @@ lab.nodes()
 # %% [markdown]
 # The check compares each host with the *others*, because few people remember exactly what a host
 # should have. It ends with exit code 3 if one stands out. `sbatch --exclude=host1` leaves that host
-# out. On real nodes also read the errors that GPUs count (ECC, Xid). Slurm can run such a check
-# before each job, as its **prolog**, and *drain* a host that fails it: give it no more jobs.
+# out. (Each pair has a process group of its own here: with 128 hosts that would be 8,128, so test
+# disjoint pairs in rounds.) On real nodes also read the errors that GPUs count (ECC, Xid). Slurm
+# can run such a check before each job, as its **prolog**, and *drain* a host that fails it: give it
+# no more jobs.
 #
 # A wrong clock can't be shown here: hosts of one machine share it. torchrun's c10d rendezvous
 # compares times written on one host with those of another, so clocks that are far apart can make
@@ -175,6 +179,11 @@ claim.equal(
 # ends its ranks, waits for others at the rendezvous, and starts again with those that came: a
 # **world** of half as many ranks. The script resumes from its checkpoint. To keep the *global
 # batch*, each rank takes more samples, in more micro-batches (lesson 02b).
+#
+# It matters which host is lost: the agents meet at a store on the host of `--rdzv-endpoint`, here
+# host0. Without that one the run is over, and the job has to be queued again. Under Slurm three
+# options keep a job alive that has lost a host, see `src/jobs/ddp_elastic.sbatch`: `#SBATCH
+# --no-kill`, and for srun `--no-kill --kill-on-bad-exit=0 --wait=0`.
 
 # %%
 from bootcamp import Table
@@ -225,8 +234,9 @@ host_drills.table([killed])
 #
 # The one without an error. A killed process can't write. All others complain that *somebody else*
 # closed a connection, and often name the address of a neighbour that had itself just ended for that
-# reason. Look for the rank that is silent. Its host knows why: see `dmesg` and the log of slurmd,
-# Slurm's process on each host.
+# reason. Look for the rank that is silent. If torchrun started it, the agent of its host names the
+# signal as root cause. `sacct -j JOB` says whether memory (OUT_OF_MEMORY) or a host (NODE_FAIL) was
+# lost; `dmesg` and the log of slurmd, Slurm's process on each host, know more.
 # </details>
 #
 # ### Second: the link is cut for two seconds
@@ -286,8 +296,8 @@ when_hosts_fail.all_drills()
 #
 # 1. **Errors of a rank's own**, earliest first: a full disk, a missing interface, another shape.
 # 2. **Silence** among complaints: killed.
-# 3. **Time-outs everywhere**: nobody has closed anything. Ask the flight recorder who is absent.
-#    If nobody is, it is the network.
+# 3. **Timeouts everywhere** (NCCL: `Watchdog caught collective operation timeout`): nobody has
+#    closed anything. Ask the flight recorder who is absent. If nobody is, it is the network.
 # 4. **Errors before the first step** with `Rendezvous` in them: compare the agents' command lines,
 #    then try the port from each host.
 #
@@ -341,7 +351,7 @@ lab.stop()
 # %% [markdown]
 # ## When to use it and when not
 #
-# **Always**: a time-out that fits your steps, in `init_process_group`; saves; a log for each rank.
+# **Always**: a timeout that fits your steps, in `init_process_group`; saves; a log for each rank.
 #
 # **Warning and requeue** wherever jobs have a time limit or can be preempted.
 #

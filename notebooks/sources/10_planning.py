@@ -609,7 +609,7 @@ forecasts.tabulate_effective_time()
 # most. Llama 3's training reports more than 90 % effective time on its 16,384 GPUs (section 3.3.4):
 # which rows reach that? Faster saves and faster restarts are both worth work: asynchronous saves
 # (lesson 07b), spare hosts that are ready, and a job that notices a dead rank in seconds instead of
-# waiting for a time-out (lesson 09b).
+# waiting for a timeout (lesson 09b).
 
 # %% [markdown]
 # ## Exercises

@@ -555,7 +555,7 @@ Table(server_comparison.ROWS, f"Which server for what, as of {server_comparison.
 # - **Export** when the server must not depend on your code, or (ONNX) not on torch. Otherwise the
 #   eager model with `torch.compile` is the simpler choice.
 # - **Batches** where one request leaves the device idle. They do nothing for requests that fill it.
-# - **Refuse** early. A queue without a limit turns overload into time-outs for everybody.
+# - **Refuse** early. A queue without a limit turns overload into timeouts for everybody.
 # - **Test** with an open loop, with every answer compared, and with a worker killed.
 
 # %% [markdown]

@@ -297,7 +297,7 @@ print(exercise.check("clinic_net_of_gpus"))
 #
 # Many older programs start their ranks themselves, with `mp.spawn`. This one is for two machines.
 # It takes the machine's number, and was started on machine 0. `check` starts it on both. (Both are
-# this machine. The time-out is 5 s, not half an hour, so it raises in the end.)
+# this machine. The timeout is 5 s, not half an hour, so it raises in the end.)
 
 # %%
 clinic.examine("clinic_spawned_per_machine")
@@ -563,14 +563,14 @@ Table([row for row in journal.progress() if row["lesson"].startswith("12")], "Wh
 #
 # - **It raises:** read the first error by time, then look it up. The same error may have another
 #   cause in your program.
-# - **It waits:** stacks of all ranks (on GPUs, the flight recorder too), and a time-out that you
-#   chose. Do not begin by making the time-out longer.
+# - **It waits:** stacks of all ranks (on GPUs, the flight recorder too), and a timeout that you
+#   chose. Do not begin by making the timeout longer.
 # - **It ends:** one rank against several, with SGD, at the same global batch; the ids of the
 #   samples; the parameters of two ranks. Do this once for each new program, *before* it seems to be
 #   wrong.
 # - **Change one thing at a time**, and predict what the change will do. A fault that went away
 #   without an explanation comes back.
-# - **Do not copy a fix.** `find_unused_parameters=True`, a longer time-out, a barrier here and
+# - **Do not copy a fix.** `find_unused_parameters=True`, a longer timeout, a barrier here and
 #   there: each of them silences an error that may have been right.
 #
 # ## Sources

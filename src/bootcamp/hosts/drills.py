@@ -56,7 +56,7 @@ class Host:
         """End the host as a power cut does: all of its processes at once, torchrun's too.
 
         The kernel closes their connections, so the other hosts notice. After a real power cut they
-        wait for their time-out: to see that, take the interface down first, as cut does.
+        wait for their timeout: to see that, take the interface down first, as cut does.
         """
         while found := self.find_processes():
             # stop all of them first, so that none reports another's death

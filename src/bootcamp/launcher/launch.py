@@ -41,7 +41,7 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 RENDEZVOUS_PORT = 29400  # torchrun's own; on a host of our own it is free
 HANG_SECONDS = 60.0
 BUSY_PATIENCE = 10  # CPU ranks that compute may be slow rather than stuck
-# torchrun's own time-outs, for a host that is silent (15 s) and for late ones (30 s), and a start
+# torchrun's own timeouts, for a host that is silent (15 s) and for late ones (30 s), and a start
 MEET_AGAIN_SECONDS = 60
 SHARED = "BOOTCAMP_SHARE_GPUS"  # "1": ranks beyond the GPUs share them and talk over gloo
 # what launchers set for each rank themselves

@@ -142,7 +142,7 @@ class Standstill:
     kind: `missing` (ranks never entered a collective in which others wait), `died` (such a rank has
     ended), `order` (ranks called different collectives, or wait for each other in different
     groups), `shapes` (the same collective with different sizes or dtypes), `late` (a rank came
-    after the time-out), `network` (all have entered it, and it does not end), `none` (no collective
+    after the timeout), `network` (all have entered it, and it does not end), `none` (no collective
     is open). ranks: those to look at first.
     """
 
@@ -199,7 +199,7 @@ class _Divergence:
             late = self.present[last].entered - self.present[first].entered
             sentence = (
                 f"{self.name([last])} came to {self.call} {late:.1f} s after rank {first}, later "
-                f"than the time-out of {self.example.timeout:g} s"
+                f"than the timeout of {self.example.timeout:g} s"
             )
             return self.kind, (last,), sentence
         hosts = dict.fromkeys(self.ranks[rank].host for rank in self.present)

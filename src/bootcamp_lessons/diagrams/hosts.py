@@ -66,8 +66,8 @@ def link_sweep(sweeps: dict[str, tuple[Run, list[dict]]], bytes_per_second: floa
 def signs_of_failure(axes) -> None:
     """Three failures of host1, and what host0 hears. A process dies: host1's kernel closes its
     connections, and host0 hears of it at once, "closed by peer". The host loses power or its
-    network: nobody says anything, and host0 waits for its time-out. A rank waits for something
-    else: its connections stay open, and host0 waits for its time-out as well.
+    network: nobody says anything, and host0 waits for its timeout. A rank waits for something
+    else: its connections stay open, and host0 waits for its timeout as well.
     """
     for y, title, there, heard in (
         (30, "a process dies", "the kernel lives, and\ncloses its connections", "closed by peer"),
@@ -76,7 +76,7 @@ def signs_of_failure(axes) -> None:
     ):
         label(axes, 0, y + 5.5, title, at="left", bold=True)
         box(axes, 72, y, 28, 11, f"host1\n{there}", colour=LIGHT.red, size=FOOT)
-        waits, colour, ink = ("waits for its time-out", LIGHT.orange, VERMILLION)
+        waits, colour, ink = ("waits for its timeout", LIGHT.orange, VERMILLION)
         if heard != "nothing":
             waits, colour, ink = "hears of it at once", LIGHT.green, BLUE
         box(axes, 27, y, 22, 11, f"host0\n{waits}", colour=colour, size=FOOT)

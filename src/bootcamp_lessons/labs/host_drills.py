@@ -165,7 +165,7 @@ DRILLS = {
         ends=False,
     ),
     "link_cut": Drill(
-        "the link is cut for longer than the time-out",
+        "the link is cut for longer than the timeout",
         r"network between host0 and host1",
         "ask the hosts' interfaces, not the ranks; resume",
         disturb=_cut_link_for_good,
@@ -297,7 +297,7 @@ def _read_torchrun_lines(run: drills.BackgroundRun) -> dict[str, str]:
 def name_culprit(run: Run) -> str:
     """Say in one sentence what is to blame for what a run has recorded.
 
-    An error names its own rank. A time-out or a closed connection names nobody: then the
+    An error names its own rank. A timeout or a closed connection names nobody: then the
     collectives of all ranks are compared, or, where no rank had started, torchrun's lines.
     """
     if not read_steps(run.folder) and not rank_errors.read_processes(run.folder):
