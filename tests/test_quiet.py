@@ -2,7 +2,6 @@
 
 import json
 
-import preflight
 import preflight_checks as checks
 import pytest
 
@@ -97,15 +96,6 @@ def test_preflight_reports_it(count, share, verdict):
     (row,) = checks.quietness(None)
     assert row["verdict"] == verdict
     assert ("busy machine" in row["found"]) == (verdict == checks.LIMITS) == bool(row["to do"])
-
-
-def test_preflight_measures_before_its_own_launch_begins(monkeypatch):
-    done = []
-    monkeypatch.setitem(checks.CHECKS, "cores", lambda options: done.append("cores") or [])
-    monkeypatch.setitem(checks.CHECKS, "quietness", lambda options: done.append("quiet") or [])
-    monkeypatch.setattr(preflight, "Launch", lambda: done.append("launch"))
-    preflight.run_checks(preflight.argparse.Namespace(only=["quietness", "cores", "launch"]))
-    assert done == ["quiet", "launch", "cores"]
 
 
 def test_figures_of_runs_that_were_measured_here_name_it_once(count, make_run):
