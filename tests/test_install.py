@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import horovod
 import install
 import pytest
 
@@ -20,35 +21,40 @@ MAKE = shutil.which("make")
 NOBODY = 65534
 
 
-@pytest.fixture
-def pip(monkeypatch, tmp_path):
-    """Plays pip: asked are the last words of its calls, fails is the one that ends with 7."""
-    played = SimpleNamespace(asked=[], folders=set(), fails=None, here={}, absent=())
+class Pip:
+    """Plays pip. asked: the last words of its calls. fails: what ends with 7, or "interrupted"."""
 
-    def run(arguments, cwd):
-        if played.fails == "interrupted":
+    def __init__(self, monkeypatch, tmp_path):
+        self.asked, self.folders, self.here = [], set(), {}
+        self.fails, self.absent, self.patch = None, (), monkeypatch
+        monkeypatch.setattr(install.subprocess, "run", self._run)
+        monkeypatch.setattr(install, "versions_here", lambda: self.here)
+        monkeypatch.setattr(sys, "prefix", str(tmp_path))
+        monkeypatch.setattr(sys, "executable", "/zoë m/.venv/bin/python")
+
+    def _run(self, arguments, cwd):
+        if self.fails == "interrupted":
             raise KeyboardInterrupt
         assert arguments[arguments.index("--constraint") + 1] == "constraints.txt"
-        played.folders.update(arguments[n + 1] for n, a in enumerate(arguments) if a == "--dest")
-        played.asked.append(arguments[-1])
-        if arguments[-1] == played.fails:
+        self.folders.update(arguments[n + 1] for n, a in enumerate(arguments) if a == "--dest")
+        self.asked.append(arguments[-1])
+        if arguments[-1] == self.fails:
             return SimpleNamespace(returncode=7)
         named = ["bootcamp" if each == "." else each for each in arguments]
         names = [install.plain(each) for each in named if each[0].isalpha()]
         pins = {"bootcamp": install.project()["project"]["version"], **install.pins()}
-        played.here |= {n: pins[n] for n in names if n in pins and n not in played.absent}
+        self.here |= {n: pins[n] for n in names if n in pins and n not in self.absent}
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(install.subprocess, "run", run)
-    monkeypatch.setattr(install, "versions_here", lambda: played.here)
-    monkeypatch.setattr(install.sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["install.py"])
-    return played
+    def call(self, *arguments) -> int:
+        """Call tools/install.py: its exit code."""
+        self.patch.setattr(sys, "argv", ["install.py", *arguments])
+        return install.main()
 
 
-def call(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["install.py", *arguments])
-    return install.main()
+@pytest.fixture
+def pip(monkeypatch, tmp_path):
+    return Pip(monkeypatch, tmp_path)
 
 
 def last(group):
@@ -56,46 +62,45 @@ def last(group):
     return install.groups()[group][-1]
 
 
-def test_reader_gets_what_a_lesson_needs_and_nothing_twice(pip, capsys, monkeypatch, tmp_path):
-    assert call(monkeypatch) == 0
-    assert pip.asked == ["torch", "setuptools", last("lab")]
+READER = ["torch", "setuptools", last("lab")]
+
+
+def test_reader_gets_what_a_lesson_needs_and_nothing_twice(pip, capsys, tmp_path):
+    assert pip.call() == 0
+    assert pip.asked == READER
     assert (tmp_path / ".ready").exists()
-    assert call(monkeypatch) == 0, "as after an edit of another line of pyproject.toml"
+    assert pip.call() == 0, "as after an edit of another line of pyproject.toml"
     assert len(pip.asked) == 3
-    assert call(monkeypatch, "serving") == 0
+    assert pip.call("serving") == 0
     assert pip.asked[3:] == [last("serving")]
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "1 of 1: the group serving ...", "nothing is said of what is not left out"
     pip.here["numpy"] = "1.0"
-    assert call(monkeypatch) == 0
-    assert pip.asked[4:] == ["torch", "setuptools", last("lab")], "another version than the pin"
+    assert pip.call() == 0
+    assert pip.asked[4:] == READER, "another version than the pin"
 
 
-def test_all_installs_every_group_but_horovods(pip, monkeypatch):
-    assert call(monkeypatch, "all") == 0
-    others = [name for name in install.groups() if name not in (*install.READER, *install.LATER)]
-    assert pip.asked == ["torch", "setuptools", last("lab"), *map(last, others)]
-
-
-def test_download_fetches_all_and_what_horovod_is_built_from(pip, monkeypatch, tmp_path):
+def test_all_installs_every_group_but_horovods_and_download_fetches_it_too(
+    pip, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, "--download", "wheels") == 0
-    assert pip.folders == {str(tmp_path / "wheels")}, "where the command was given"
     others = [name for name in install.groups() if name not in install.READER]
-    import horovod
+    assert pip.call("all") == 0
+    assert pip.asked == [*READER, *(last(name) for name in others if name not in install.LATER)]
+    pip.asked.clear()
+    assert pip.call("--download", "wheels") == 0
+    assert pip.folders == {str(tmp_path / "wheels")}, "where the command was given"
+    assert pip.asked == [*READER, *map(last, others), f"horovod=={horovod.VERSION}"]
 
-    source = f"horovod=={horovod.VERSION}"
-    assert pip.asked == ["torch", "setuptools", last("lab"), *map(last, others), source]
 
-
-@pytest.mark.parametrize("group", ["frameworks", "deepspeed", "megatron"])
-@pytest.mark.parametrize("why", ["pip fails", "not for this Python"])
-def test_last_lines_say_what_is_left_out_and_how_to_try_again(group, why, pip, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("group", "pip_fails"), [("frameworks", True), ("deepspeed", True), ("megatron", False)]
+)
+def test_last_lines_say_what_is_left_out_and_how_to_try_again(group, pip_fails, pip, capsys):
     """Where a marker leaves a package out, pip ends well and says nothing."""
-    pip.fails = last(group) if why == "pip fails" else None
+    pip.fails = last(group) if pip_fails else None
     pip.absent = {install.plain(last(group))}
-    monkeypatch.setattr(sys, "executable", "/zoë m/.venv/bin/python")
-    assert call(monkeypatch, "all") == 0
+    assert pip.call("all") == 0
     *_, first, final = capsys.readouterr().out.splitlines()
     assert first.startswith(f"Not installed: the group {group} ({install.groups()[group][0]}")
     assert first.endswith(install.OPTIONAL[group])
@@ -103,57 +108,46 @@ def test_last_lines_say_what_is_left_out_and_how_to_try_again(group, why, pip, c
     assert again == ["/zoë m/.venv/bin/python", "install.py", "all"]
 
 
-def test_without_what_everybody_needs_it_stops(pip, capsys, monkeypatch):
-    pip.fails = "torch"
-    assert call(monkeypatch) == 7
-    assert "torch was not installed: pip's reason is above" in capsys.readouterr().out
-    assert pip.asked == ["torch"]
-    pip.fails = "interrupted"
-    assert call(monkeypatch) == install.INTERRUPTED
-    assert capsys.readouterr().out.endswith("Interrupted: the same command goes on where it was.\n")
+def find_none():
+    raise FileNotFoundError
 
 
-def test_read_only_environments_and_full_disks_are_named(pip, capsys, monkeypatch):
-    def disk(*free):
-        rest = iter(free)
-        monkeypatch.setattr(
-            install.shutil, "disk_usage", lambda _: SimpleNamespace(free=next(rest))
-        )
+def disks(*free):
+    """Disks with so many bytes, in the order in which they are asked for."""
+    rest = iter(free)
+    return {"shutil.disk_usage": lambda _: SimpleNamespace(free=next(rest))}
 
-    def none():
-        raise FileNotFoundError
 
+@pytest.mark.parametrize(
+    ("found", "fails", "code", "says"),
+    [
+        ({}, "torch", 7, "torch was not installed: pip's reason is above"),
+        ({}, "interrupted", install.INTERRUPTED, "Interrupted: the same command goes on"),
+        ({"os.access": lambda *_, **__: False}, None, 1, "can't be written by this user"),
+        ({"os.access": lambda *_, effective_ids=False: effective_ids} | disks(1e6), None, 1)
+        + (" is full.",),
+        ({"tempfile.gettempdir": find_none}, None, 1, "there is no folder for temporary files"),
+        (disks(1e9, 1e9, 1e6), "torch", 7, " is full. Then the same command goes on."),
+    ],
+)
+def test_obstacles_stop_it_in_a_sentence(found, fails, code, says, pip, capsys, monkeypatch):
+    """What can be written is asked with the rights of pip."""
     monkeypatch.setattr(install.site, "ENABLE_USER_SITE", False)
-    with monkeypatch.context() as patch:
-        patch.setattr(install.os, "access", lambda *_, **__: False)
-        assert call(monkeypatch) == 1
-        assert capsys.readouterr().out.endswith("can't be written by this user.\n")
-        patch.setattr(install.os, "access", lambda *_, effective_ids=False: effective_ids)
-        disk(1e6)
-        assert call(monkeypatch) == 1
-        assert capsys.readouterr().out.endswith(" is full.\n"), "asked with the rights of pip"
-        patch.setattr(install.tempfile, "gettempdir", none)
-        assert call(monkeypatch) == 1
-        assert "there is no folder for temporary files" in capsys.readouterr().out
-    assert pip.asked == []
-    disk(1e9, 1e9, 1e6)
-    pip.fails = "torch"
-    assert call(monkeypatch) == 7
-    assert capsys.readouterr().out.endswith(" is full. Then the same command goes on.\n")
+    for name, value in found.items():
+        monkeypatch.setattr(f"install.{name}", value)
+    pip.fails = fails
+    assert pip.call() == code
+    assert says in capsys.readouterr().out.splitlines()[-1]
+    assert pip.asked == (["torch"] if fails == "torch" else [])
 
 
 @pytest.mark.parametrize("wrong", [["--download"], ["--download", ""], ["--upload", "x"], ["x"]])
-def test_other_arguments_install_nothing(wrong, pip, monkeypatch):
+def test_other_arguments_install_nothing(wrong, pip, capsys, tmp_path):
     """An empty name among them, as of a variable that is not set: it is no call without a name."""
-    with pytest.raises(SystemExit) as ended:
-        call(monkeypatch, *wrong)
-    assert ended.value.code == 2
-    assert not pip.asked
-
-
-def test_folder_for_wheels_that_can_not_be_one_is_a_sentence(pip, capsys, monkeypatch, tmp_path):
+    with pytest.raises(SystemExit, match="2"):
+        pip.call(*wrong)
     (tmp_path / "file").write_text("")
-    assert call(monkeypatch, "--download", str(tmp_path / "file")) == 1
+    assert pip.call("--download", str(tmp_path / "file")) == 1
     assert capsys.readouterr().out.endswith("file can't be a folder (File exists).\n")
     assert not pip.asked
 
@@ -184,6 +178,8 @@ def test_lesson_fetches_what_it_uses_in_an_environment_of_make(monkeypatch, tmp_
 @pytest.fixture
 def course(tmp_path):
     """A course whose environment is in `env`; returns a function that calls make there."""
+    if MAKE is None:
+        pytest.skip("there is no make")
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     for name in ("pyproject.toml", "constraints.txt", "Makefile"):
@@ -206,10 +202,7 @@ def course(tmp_path):
     return make
 
 
-needs_make = pytest.mark.skipif(MAKE is None, reason="there is no make")
-
-
-@pytest.mark.skipif(MAKE is None or os.geteuid() != 0, reason="root and make are needed to try")
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to try")
 def test_environment_of_another_user_is_used_as_it_is(course, tmp_path):
     nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     done = course("lab", **nobody)
@@ -225,7 +218,6 @@ def test_environment_of_another_user_is_used_as_it_is(course, tmp_path):
     assert done.stdout.startswith("env has only what a reader needs")
 
 
-@needs_make
 def test_reader_and_contributor_get_what_they_need_and_are_asked_once(course):
     """The Python of this environment prints its arguments."""
     assert course("lab").stdout.splitlines()[-3:] == [
@@ -240,7 +232,6 @@ def test_reader_and_contributor_get_what_they_need_and_are_asked_once(course):
     assert done.stdout == "tools/install.py serving deepspeed\n"
 
 
-@needs_make
 def test_environment_whose_python_does_not_start_is_named(course, tmp_path):
     """Such as one under somebody's home folder, or one that has been removed since."""
     (tmp_path / "env" / ".ready").touch()
@@ -250,7 +241,6 @@ def test_environment_whose_python_does_not_start_is_named(course, tmp_path):
     assert done.stdout.startswith("env/bin/python can't be started by this user: build env with")
 
 
-@needs_make
 @pytest.mark.parametrize("venv", ["/a b/.venv", ""])
 def test_venv_with_a_blank_is_refused_in_one_sentence(venv, course):
     done = course("lab", f"VENV={venv}")
@@ -259,7 +249,6 @@ def test_venv_with_a_blank_is_refused_in_one_sentence(venv, course):
     assert len(done.stderr.splitlines()) == 1
 
 
-@needs_make
 @pytest.mark.parametrize("version", ["Python 3.10.13", "Python 2.7.18"])
 def test_old_python_is_refused_in_one_sentence(version, course, tmp_path):
     """Python 2 writes its version to stderr."""
