@@ -8,12 +8,13 @@ import pytest
 import torch
 from trained import trained
 
-from bootcamp.costs import memory, model_shapes, published
+from bootcamp.costs import memory, model_shapes
 from bootcamp.paths import SRC
 from bootcamp.train import data, models
 from bootcamp_lessons import generation
 
 PROMPT, LENGTH = b"def ", 24
+TOKEN_BYTES = 2 * 6 * 64 * 4  # keys and values, layers, width, bytes of a float32
 
 
 @pytest.fixture(scope="module")
@@ -33,36 +34,26 @@ def test_bytes_are_the_same_with_a_cache_and_without(model, plain):
     cached = generation.greedy(model, PROMPT, LENGTH, cached=True)
     assert generation.prove(cached, plain) < 1e-5
     assert (cached.text, len(cached.text)) == (plain.text, LENGTH)
-    by_hand = 2 * 6 * 64 * 4 * 28  # keys and values, layers, width, bytes of a float32, positions
-    assert (plain.cache_bytes, cached.cache_bytes) == (0, by_hand)
-    assert generation.formula_bytes(model, 28) == by_hand
+    assert (plain.cache_bytes, cached.cache_bytes) == (0, 28 * TOKEN_BYTES)
     assert len(cached.seconds) == LENGTH
 
 
+@pytest.mark.parametrize("kv_heads", [None, 1, 2])
 @torch.inference_mode()
-def test_scores_of_a_cache_are_the_models_at_every_position_however_the_text_is_cut(model):
+def test_scores_of_a_cache_are_the_models_at_every_position_however_the_text_is_cut(kv_heads):
+    """With heads of keys that several heads of queries share, too: the cache is smaller."""
+    model = models.build(
+        Namespace(model="gpt", size="tiny", seed=0, dtype="float32", kv_heads=kv_heads)
+    )
     ids = torch.randint(256, (3, 64), generator=torch.Generator().manual_seed(0))
     cache = generation.Cache(model, room=64, batch=3)
     scores = [generation.read(model, piece, cache) for piece in ids.split([20, 1, 1, 30, 12], 1)]
     assert (torch.cat(scores, dim=1) - model(ids)).abs().max() < 1e-5
     assert cache.length == 64
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2])
-@torch.inference_mode()
-def test_shared_heads_of_keys_make_a_smaller_cache_and_the_same_scores(kv_heads, model):
-    grouped = models.build(
-        Namespace(model="gpt", size="tiny", seed=0, dtype="float32", kv_heads=kv_heads)
-    )
-    ids = torch.randint(256, (1, 32), generator=torch.Generator().manual_seed(0))
-    cache = generation.Cache(grouped, room=32)
-    scores = [generation.read(grouped, piece, cache) for piece in ids.split([20, 1, 11], 1)]
-    assert (torch.cat(scores, dim=1) - grouped(ids)).abs().max() < 1e-5
-    assert cache.bytes == generation.formula_bytes(grouped, 32)
-    assert 4 * cache.bytes == kv_heads * generation.Cache(model, room=32).bytes
+    assert cache.bytes == 3 * generation.formula_bytes(model, 64)
+    assert 4 * cache.bytes == (kv_heads or 4) * 3 * 64 * TOKEN_BYTES
     shapes = [layer.shapes for layer in model_shapes.layers("gpt", "tiny", kv_heads=kv_heads)]
-    of_model = [tuple(tuple(p.shape) for p in stage.parameters()) for stage in grouped]
-    assert shapes == of_model
+    assert shapes == [tuple(tuple(p.shape) for p in stage.parameters()) for stage in model]
 
 
 # name -> the function that it is planted in, and what is replaced there
@@ -127,7 +118,7 @@ def test_seconds_of_generation_are_measured_at_each_length_and_the_threads_are_g
     finally:
         torch.set_num_threads(threads)
     assert [row["length"] for row in speed.rows] == [8, 80]
-    assert [row["cache_bytes"] for row in speed.rows] == [8 * 3072, 80 * 3072]
+    assert [row["cache_bytes"] for row in speed.rows] == [8 * TOKEN_BYTES, 80 * TOKEN_BYTES]
     assert all(value > 0 for row in speed.rows for value in row.values())
 
 
@@ -155,8 +146,6 @@ def test_table_of_caches_shows_what_fits_and_leaves_out_what_does_not():
     assert small["GB at 131,072"] == pytest.approx(131072**2 / 1e9)
     assert rows["7.5 B"]["fit at 2,048"] == 53
     assert rows["7.5 B"]["fit at 131,072"] is None  # it has no positions for so many
-    tables = (published.table(name) for name in ("gpt_sizes", "served_models"))
-    assert all(row["source"] for table in tables for row in table)
 
 
 # several devices
@@ -164,48 +153,34 @@ def test_table_of_caches_shows_what_fits_and_leaves_out_what_does_not():
 SERVED = {"steps": 2, "global_batch": 16}
 
 
-@pytest.fixture(scope="module")
-def replicas():
-    return trained(SRC / "snippets" / "serve_replicas.py", 2, **SERVED)
-
-
-@pytest.fixture(scope="module")
-def pipeline():
-    return trained(SRC / "snippets" / "serve_pipeline.py", 2, **SERVED)
-
-
-def evaluated(seed: int = 0) -> list[float]:
+@torch.inference_mode()
+def evaluate(seed: int) -> list[float]:
     """The losses of one process that answers the whole batches and trains nothing."""
     args = Namespace(model="gpt", size="tiny", seed=seed, dtype="float32", global_batch=16)
     model, batches = models.build(args).eval(), data.Batches(args, 0, 1)
-    with torch.inference_mode():
-        given = [batches(step) for step in range(SERVED["steps"])]
-        return [models.loss(model(inputs), targets).item() for inputs, targets in given]
+    given = [batches(step) for step in range(SERVED["steps"])]
+    return [models.loss(model(inputs), targets).item() for inputs, targets in given]
 
 
 @pytest.mark.parametrize("way", ["replicas", "pipeline"])
-def test_devices_that_serve_answer_as_one_does_and_change_nothing(way, request):
-    run = request.getfixturevalue(way)
-    assert run.losses == pytest.approx(evaluated(), abs=1e-5)
-    assert run.losses != pytest.approx(evaluated(seed=1), abs=1e-3)
+def test_devices_that_serve_answer_as_one_does_and_change_nothing(way, model):
+    """Replicas hold the model each and share the requests; stages the other way round."""
+    run = trained(SRC / "snippets" / f"serve_{way}.py", 2, **SERVED)
+    assert run.losses == pytest.approx(evaluate(seed=0), abs=1e-5)
+    assert run.losses != pytest.approx(evaluate(seed=1), abs=1e-3)
     for rank in run.ranks:
         assert rank["fingerprint_final"] == rank["fingerprint_initial"]
         kept = [rank[f"{kind}_bytes"] for kind in ("gradient", "optimizer", "activation")]
         assert kept == [0, 0, 0]
     forward = sum(layer.flops for layer in model_shapes.layers("gpt", "tiny"))
     assert run.summary["flops_per_sample"] == forward  # and no backward
-
-
-def test_replicas_hold_the_model_each_and_share_the_requests(model, replicas):
     whole = sum(parameter.nbytes for parameter in model.parameters())
-    assert [rank["parameter_bytes"] for rank in replicas.ranks] == [whole, whole]
-    first, second = (sum(rank["sample_ids"], []) for rank in replicas.ranks)
-    assert (len(first), len(second), set(first) & set(second)) == (16, 16, set())
-
-
-def test_stages_hold_half_of_the_model_each_and_see_every_request(model, pipeline):
-    whole = sum(parameter.nbytes for parameter in model.parameters())
-    held = [rank["parameter_bytes"] for rank in pipeline.ranks]
-    assert sum(held) == whole
-    assert held == pytest.approx([whole / 2, whole / 2], rel=0.02)
-    assert pipeline.ranks[0]["sample_ids"] == pipeline.ranks[1]["sample_ids"]
+    held = [rank["parameter_bytes"] for rank in run.ranks]
+    first, second = ({*sum(rank["sample_ids"], [])} for rank in run.ranks)
+    if way == "replicas":
+        assert held == [whole, whole]
+        assert (len(first), len(second), first & second) == (16, 16, set())
+    else:
+        assert sum(held) == whole
+        assert held == pytest.approx([whole / 2, whole / 2], rel=0.02)
+        assert first == second

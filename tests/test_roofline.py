@@ -1,6 +1,7 @@
 """The roofline: costs of operations by formula, and a measurement that runs anywhere."""
 
 import argparse
+import itertools
 import json
 
 import pytest
@@ -24,16 +25,15 @@ def operations():
         yield {op.name: op for op in benchmark.make_operations("tiny", BATCH, torch.float32, "cpu")}
 
 
-def test_product_costs_what_torch_counts(operations):
-    """torch's counter leaves out the bias, one addition for each result."""
+def test_product_costs_what_torch_counts_and_attention_the_pairs_that_it_looks_at(operations):
+    """torch's counter leaves out the bias, one addition for each result.
+
+    Attention: two products over each position and those before it, for every width.
+    """
     with FlopCounterMode(display=False) as counter:
         operations["up-projection"].run()
     bias = TOKENS * 4 * WIDTH
     assert operations["up-projection"].flops == counter.get_total_flops() + bias
-
-
-def test_attention_costs_the_pairs_that_it_looks_at(operations):
-    """Two products over each position and those before it, 2 operations each, for every width."""
     pairs = sum(position + 1 for position in range(CONTEXT))
     assert operations["attention"].flops == 2 * 2 * WIDTH * BATCH * pairs
 
@@ -50,6 +50,10 @@ def test_bytes_are_operands_once_and_results_once(operations):
     assert operations["embedding"].bytes == 8 * TOKENS + tables + vector
     assert operations["softmax and loss"].bytes == 4 * TOKENS * gpt.VOCABULARY + 8 * TOKENS
     assert operations["AdamW"].bytes == 7 * 4 * 12 * WIDTH**2
+    with torch.no_grad():
+        half = benchmark.make_operations("tiny", BATCH, torch.bfloat16, "cpu")
+    added = next(op for op in half if op.name == "residual add")
+    assert added.bytes == operations["residual add"].bytes / 2
 
 
 def test_products_are_those_of_the_models_formula(operations):
@@ -65,39 +69,24 @@ def test_products_are_those_of_the_models_formula(operations):
     assert 3 * forward == pytest.approx(BATCH * models.flops_per_sample(args))
 
 
-def test_bytes_of_numbers_half_as_wide_are_half(operations):
-    with torch.no_grad():
-        half = {
-            op.name: op for op in benchmark.make_operations("tiny", BATCH, torch.bfloat16, "cpu")
-        }
-    assert half["residual add"].bytes == operations["residual add"].bytes / 2
-    assert half["residual add"].flops == operations["residual add"].flops
-
-
 # the measurement
 
 
-def test_fastest_call_is_sought_often_enough_and_not_for_ever(monkeypatch):
+@pytest.mark.parametrize(
+    ("seconds", "fastest", "calls"),
+    [
+        ([0.001, 0.03, 0.02, *[0.05] * 20], 0.02, benchmark.CALLS),
+        ([5.0, 9.0, 7.0, 8.0, *[1.0] * 20], 7.0, benchmark.FEWEST_CALLS),
+    ],
+)
+def test_fastest_call_is_sought_often_enough_and_not_for_ever(monkeypatch, seconds, fastest, calls):
     """Nine calls that count of a fast one, three of a slow one; the first never counts."""
-    now = [0.0]
-    monkeypatch.setattr(benchmark.time, "perf_counter", lambda: now[0])
-
-    def taking(*seconds):
-        calls = iter(seconds)
-        done = []
-
-        def run():
-            done.append(next(calls))
-            now[0] += done[-1]
-
-        return run, done
-
-    run, done = taking(0.001, 0.03, 0.02, *[0.05] * 20)
-    assert benchmark.time_fastest_call(run, "cpu") == pytest.approx(0.02)
-    assert len(done) == 1 + benchmark.CALLS
-    run, done = taking(5.0, 9.0, 7.0, 8.0, *[1.0] * 20)
-    assert benchmark.time_fastest_call(run, "cpu") == pytest.approx(7.0)
-    assert len(done) == 1 + benchmark.FEWEST_CALLS
+    done = []
+    ended = list(itertools.accumulate(seconds, initial=0.0))
+    monkeypatch.setattr(benchmark.time, "perf_counter", lambda: ended[len(done)])
+    found = benchmark.time_fastest_call(lambda: done.append(1), "cpu")
+    assert found == pytest.approx(fastest)
+    assert len(done) == 1 + calls
 
 
 @pytest.fixture
@@ -119,7 +108,6 @@ def test_measurement_runs_every_operation_and_has_what_the_figure_needs(
     benchmark.main()
     measured = roofline.Roofline(json.loads(out.read_text()))
     assert measured.measured_here
-    assert not measured.oversubscribed
     assert measured.peak_flops_per_second > 0
     assert measured.bandwidth_bytes_per_second > 0
     for row in measured.operations:
@@ -150,7 +138,6 @@ def test_measurement_is_kept_and_never_below_the_known_peak(small_and_quick, mon
     assert commands[1:] == ["bootcamp.train.benchmark"]
     assert roofline.measure(size="tiny", batch=2).config["global_batch"] == 2
     assert len(commands) == 3
-    assert roofline.measure(size="tiny", batch=1).config["global_batch"] == 1
     kept = json.loads(roofline.KEPT.read_text())
     assert len(kept) == 3
     (product,) = (found for found in kept.values() if "flops_per_second" in found)

@@ -1,7 +1,7 @@
 """Lesson 04c: which learning rate is best, what the figures say, and the ramp of the snippet."""
 
-import importlib.util
 import math
+import runpy
 
 import pytest
 
@@ -39,14 +39,12 @@ def test_overhead_is_what_the_ranks_take_beyond_their_share(make_run):
 
 
 def test_learning_rates_ramp_from_the_base_rate_as_the_exercise_does():
-    path = SRC / "snippets" / "learning_rates.py"
-    spec = importlib.util.spec_from_file_location("learning_rates", path)
-    snippet = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(snippet)
-    assert snippet.learning_rate(0, 0.4, 0) == 0.4
-    rates = [snippet.learning_rate(step, 0.4, 7) for step in range(9)]
+    snippet = runpy.run_path(str(SRC / "snippets" / "learning_rates.py"))
+    learning_rate = snippet["learning_rate"]
+    assert learning_rate(0, 0.4, 0) == 0.4
+    rates = [learning_rate(step, 0.4, 7) for step in range(9)]
     assert rates == sorted(rates)
-    assert rates[0] > snippet.BASE_RATE
+    assert rates[0] > snippet["BASE_RATE"]
     assert rates[7] == rates[8] == 0.4
     assert [scaled_rate(step, 0.05, 8, 8) for step in (1, 8)] == pytest.approx([rates[0], 0.4])
 
