@@ -5,6 +5,7 @@ import json
 import runpy
 
 import pytest
+import torch
 
 from bootcamp.records import summary
 from bootcamp.scripts import strategies
@@ -13,48 +14,26 @@ from bootcamp.train.config import RunContext
 
 
 @pytest.fixture
-def command(monkeypatch, tmp_path):
-    """Parse these flags as `mine.py` with a run folder of the test's."""
-
-    def parse(*flags, **how):
-        folder = tmp_path / "run"
-        monkeypatch.setattr("sys.argv", ["mine.py", "--device", "cpu", *flags])
-        monkeypatch.setenv("BOOTCAMP_RUN", str(folder))
-        monkeypatch.setattr(config, "use_cores", lambda *_: None)
-        monkeypatch.setattr("sys.excepthook", lambda *_: None)
-        return config.parse(**how)
-
-    return parse
+def alone(monkeypatch, tmp_path):
+    """Cores and exception hook of this process stay as they are; the run's folder is the test's."""
+    monkeypatch.setenv("BOOTCAMP_RUN", str(tmp_path / "run"))
+    monkeypatch.setattr(config, "use_cores", lambda *_: None)
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)
 
 
-def test_args_have_the_flags_and_the_context_what_follows(command, tmp_path):
-    args, context = command("--timeout", "3", own_flags={"--micro-batches": {"type": int}})
-    assert set(vars(args)) == {
-        *("model", "size", "steps", "global_batch", "optimizer", "lr", "seed", "dtype", "device"),
-        *("cores_per_rank", "run_dir", "timeout", "save", "save_async", "save_every", "resume"),
-        *("trace_step", "kv_heads", "micro_batches"),
-    }
-    assert (args.device, args.timeout, args.run_dir) == ("cpu", 3.0, None)
+@pytest.mark.usefixtures("alone")
+def test_context_is_what_follows_from_the_flags(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["mine.py", "--device", "cpu", "--timeout", "3"])
+    args, context = config.parse(own_flags={"--micro-batches": {"type": int}})
     assert context.args is args
     assert (context.device, context.devices, context.backend) == ("cpu", ["cpu"], "gloo")
     assert context.timeout.total_seconds() == 3
     assert (context.axes, context.mesh, context.data_parallel) == (("data",), (1,), 1)
-    assert context.own_flags == ["micro_batches"]
-    assert context.first_step == 0
-
-
-def test_the_launchers_folder_is_taken_and_claimed(command, tmp_path):
-    _, context = command()
+    assert (context.own_flags, context.first_step) == (["micro_batches"], 0)
     assert context.run_dir == tmp_path / "run"
-    written = json.loads((context.run_dir / "config.json").read_text())
-    assert written["corpus_crc32"] > 0
+    assert json.loads((context.run_dir / "config.json").read_text())["corpus_crc32"] > 0
     assert summary.read(context.run_dir)["status"] == "running", "claimed, and never finished"
-
-
-def test_a_folder_given_by_hand_comes_before_the_launchers(monkeypatch, tmp_path):
-    monkeypatch.setenv("BOOTCAMP_RUN", str(tmp_path / "a"))
-    assert config.find_folder(str(tmp_path / "b")) == tmp_path / "b"
-    assert config.find_folder(None) == tmp_path / "a"
+    assert config.find_folder(str(tmp_path / "b")) == tmp_path / "b", "by hand comes first"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +44,7 @@ def test_a_folder_given_by_hand_comes_before_the_launchers(monkeypatch, tmp_path
         (["--qqq"], "Unrecognized arguments: --qqq. Run with"),
     ],
 )
-def test_a_misspelt_flag_names_the_one_that_is_meant(flags, says, capsys):
+def test_flag_that_is_misspelt_names_the_one_that_is_meant(flags, says, capsys):
     with pytest.raises(SystemExit, match="2"):
         config._parser(("cpu",)).parse_args(flags)
     assert says in capsys.readouterr().err
@@ -104,22 +83,20 @@ REFUSED = [  # script, ranks, flags, words of the sentence
     ("ep", 3, "--model moe", "8 experts do not divide over 3 ranks"),
     ("ep", 2, "", "Say --model moe"),
     ("hsdp", 4, "--shard 3", "4 ranks do not divide into groups of 3. Give one of 1, 2, 4."),
+    ("hsdp", 2, "--shard unknown", "this launcher does not say how many ranks are on a host"),
     ("fsdp_in_practice", 4, "--reshard 3", "into groups of 3. Give one of 1, 2, 4."),
     ("gpu", 1, "--save a --save-every 0", "--save-every 0: expected a number above 0"),
 ]
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("script", "ranks", "flags", "sentence"), REFUSED)
-def test_script_refuses_sizes_that_do_not_fit(
-    script, ranks, flags, sentence, monkeypatch, tmp_path, capsys
-):
+def test_script_refuses_sizes_that_do_not_fit(script, ranks, flags, sentence, monkeypatch, capsys):
     """In one sentence of rank 0's, before it waits for the others."""
     given = ["--device", "cpu", "--global-batch", "24", *flags.split()]
     monkeypatch.setattr("sys.argv", [f"_train_{script}.py", *given])
-    monkeypatch.setattr("sys.excepthook", lambda *_: None)
-    monkeypatch.setattr(config, "use_cores", lambda *_: None)
     environment = {"RANK": 0, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-    for name, value in {**environment, "BOOTCAMP_RUN": tmp_path / "run"}.items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, str(value))
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(str(strategies.find(script)), run_name="__main__")
@@ -129,31 +106,28 @@ def test_script_refuses_sizes_that_do_not_fit(
 
 
 @pytest.fixture
-def own_run(monkeypatch, tmp_path):
-    """A run of a script that is not the course's, of a model of two numbers."""
-    import torch
-
-    monkeypatch.setattr(config, "use_cores", lambda *_: None)
-    monkeypatch.setattr("sys.excepthook", lambda *_: None)
+def make_own(monkeypatch, tmp_path, alone):
+    """make_own(loader, steps) -> a Run of a script that is not the course's, and its step."""
     monkeypatch.setattr(torch, "save", torch.save)
     monkeypatch.setattr("bootcamp.train.process_end.leave_without_freeing", lambda: None)
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def run(steps, loops=1, **options):
-        options = {"batch_size": 3, "drop_last": True} | options
-        loader = torch.utils.data.DataLoader(torch.arange(7.0), **options)
+    def make(loader, steps):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         own = own_script.Run(tmp_path / "own", model, optimizer, loader, 1, steps)
-        for batch in [*loader] * loops:
+
+        def train(batch, calls=()):
             with own.step():
-                optimizer.zero_grad()
+                for ids in calls:
+                    own.samples(ids, torch.tensor(ids))
                 loss = model(batch.unsqueeze(1)).mean()
                 loss.backward()
                 optimizer.step()
             own.loss(loss.detach())
-        own.finish()
 
-    return run
+        return own, train
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -171,53 +145,45 @@ def own_run(monkeypatch, tmp_path):
         ({"steps": 31}, RuntimeError, "told steps=31, and the loop made 2"),
     ],
 )
-def test_a_slip_at_the_seam_gets_a_sentence(own_run, given, error, says):
-    with pytest.raises(error, match=says):
-        own_run(**given)
+def test_slip_at_the_seam_gets_a_sentence(make_own, given, error, says):
+    given = {"batch_size": 3, "drop_last": True, "loops": 1} | given
+    steps, loops = given.pop("steps"), given.pop("loops")
 
-
-@pytest.fixture
-def given_run(monkeypatch, tmp_path, own_run):
-    """A run without a DataLoader, whose script names the samples: lists of ids, one per call."""
-    import torch
-
-    def run(*steps):
-        model = torch.nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        own = own_script.Run(tmp_path / "given", model, optimizer, 2, 1, len(steps))
-        for calls in steps:
-            with own.step():
-                for ids in calls:
-                    own.samples(ids, torch.tensor(ids))
-                loss = model(torch.ones(2, 1)).mean()
-                loss.backward()
-                optimizer.step()
-            own.loss(loss.detach())
+    def train_all():
+        loader = torch.utils.data.DataLoader(torch.arange(7.0), **given)
+        own, train = make_own(loader, steps)
+        for batch in [*loader] * loops:
+            train(batch)
         own.finish()
-        return json.loads((tmp_path / "given" / "ranks" / "0.json").read_text())
 
-    return run
+    with pytest.raises(error, match=says):
+        train_all()
 
 
-def test_a_loop_without_a_loader_names_its_samples(given_run):
-    record = given_run([[5, 8]], [[1], [3]])
+def test_loop_without_a_loader_names_its_samples(make_own):
+    steps = [[[5, 8]], [[1], [3]]]
+    own, train = make_own(2, len(steps))
+    for calls in steps:
+        train(torch.ones(2), calls)
+    own.finish()
+    record = json.loads((own.folder / "ranks" / "0.json").read_text())
     assert record["sample_ids"] == [[5, 8], [1, 3]]
-    assert [len(found) for found in record["sample_checksums"]] == [2, 2]
-    assert len({*record["sample_checksums"][0], *record["sample_checksums"][1]}) == 4
+    assert [len({*found}) for found in record["sample_checksums"]] == [2, 2]
 
 
 @pytest.mark.parametrize(("calls", "count"), [([], 0), ([[1, 2, 3]], 3)])
-def test_a_step_that_names_too_few_or_many_samples_is_refused(given_run, calls, count):
+def test_step_that_names_too_few_or_many_samples_is_refused(make_own, calls, count):
+    _, train = make_own(2, 1)
     with pytest.raises(RuntimeError, match=f"got {count} sample ids in this step and expected 2"):
-        given_run(calls)
+        train(torch.ones(2), calls)
 
 
-def test_a_loader_is_no_sampler():
+def test_loader_is_no_sampler():
     with pytest.raises(TypeError, match="got a range: give it the DataLoader"):
         own_script.watch_loader(range(7), 1)
 
 
-def test_what_is_odd_in_a_saved_file_is_counted():
+def test_parts_that_are_odd_in_a_saved_file_is_counted():
     shard = argparse.Namespace(to_local=None)
     state = {"model": {"module.a": 1, "module.b": shard}, "step": 3}
     assert own_script.count_odd_parts(state) == {"module_names": 2, "shards": 1}
@@ -227,7 +193,7 @@ def test_what_is_odd_in_a_saved_file_is_counted():
     ("axes", "mesh", "data_parallel"),
     [(("data", "tensor"), (2, 4), 2), (("pipeline",), (4,), 1)],
 )
-def test_a_context_names_its_axes_and_ranks_of_one_model_share_a_batch(axes, mesh, data_parallel):
+def test_context_names_its_axes_and_ranks_of_one_model_share_a_batch(axes, mesh, data_parallel):
     given = dict.fromkeys(RunContext.__dataclass_fields__)
     context = RunContext(**given | {"args": argparse.Namespace(), "axes": axes, "mesh": mesh})
     assert context.size(axes[-1]) == mesh[-1]

@@ -1,4 +1,4 @@
-"""What becomes a recorded run, and what is refused."""
+"""Recorded runs: what becomes one, what stands in where Horovod or hosts are missing."""
 
 import gzip
 import json
@@ -12,12 +12,15 @@ from matplotlib.text import Text
 
 from bootcamp import corpus
 from bootcamp.drawing import plots
-from bootcamp.experiments import replay
+from bootcamp.experiments import claims, replay
 from bootcamp.files import write_json
-from bootcamp.paths import REFERENCE, ROOT
+from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT
 from bootcamp.records import runs
+from bootcamp_lessons.labs import hsdp_lab
 
 RECORD = REFERENCE / "xeon-2core-ddp-2"
+HOROVOD, HSDP = REFERENCE / "05_horovod", REFERENCE / "08_hsdp"
+LINKED = {f"{name}-{link}" for name in ("ddp", "fsdp", "hsdp") for link in ("open", "slow")}
 
 
 @pytest.fixture
@@ -25,10 +28,14 @@ def run(tmp_path):
     """A run of this machine's, with all kinds of files in its folder."""
     folder = tmp_path / "logs" / "run"
     shutil.copytree(RECORD, folder)
-    (folder / "ranks" / "0.out").write_text(f"wrote {ROOT}/notebooks/x\n")
-    (folder / "ranks" / "1.err").write_text("[W] a warning of the socket\n")
-    (folder / "ranks" / "launcher.err").write_text("what horovodrun said\n")
-    (folder / "ranks" / "0.beat").write_text("1 2\n")
+    for name, text in {
+        "ranks/0.out": f"wrote {ROOT}/notebooks/x\n",
+        "ranks/1.err": "[W] a warning of the socket\n",
+        "ranks/launcher.out": f"[1]<stdout>:2nd\n[0]<stdout>:1st {ROOT}/x\n[0]<stdout>:  more\n",
+        "ranks/0.beat": "1 2\n",
+        "timeline.json": "x" * 200_000,
+    }.items():
+        (folder / name).write_text(text)
     return folder
 
 
@@ -38,11 +45,13 @@ def share_cores(folder):
 
 
 def test_record_has_what_lessons_read_and_no_folder_of_this_machine(run, tmp_path):
-    replay.keep_run(runs.Run(run), tmp_path / "record")
-    kept = {path.name for path in (tmp_path / "record" / "ranks").iterdir()}
-    assert {"0.json", "1.json", "0.out", "launcher.err"} <= kept
-    assert not kept & {"1.err", "0.beat"}
-    assert (tmp_path / "record" / "ranks" / "0.out").read_text() == "wrote ./notebooks/x\n"
+    record = tmp_path / "record"
+    replay.keep_run(runs.Run(run), record)
+    kept = {path.name for path in record.rglob("*.*")}
+    assert {"0.json", "1.json", "0.out", "launcher.out", "timeline.json.gz"} <= kept
+    assert not kept & {"1.err", "0.beat", "timeline.json"}
+    assert (record / "ranks" / "0.out").read_text() == "wrote ./notebooks/x\n"
+    assert replay.read_printed_lines(runs.Run(record)) == ["1st ./x", "  more", "2nd"]
 
 
 def test_run_that_shared_its_cores_becomes_no_record(run, tmp_path, monkeypatch, capsys):
@@ -67,57 +76,25 @@ def test_run_that_shared_its_cores_becomes_no_record(run, tmp_path, monkeypatch,
     [
         (["here", "--only", "cpu-1", "cpu-7"], "no run cpu-7: choose from cpu-1, gpu-1,"),
         (["my/machine"], "begins names of folders: letters"),
-        ([""], "begins names of folders: letters"),
         (["here", "--folder", __file__], "is a file: name a folder"),
     ],
 )
 def test_tool_refuses_names_that_it_can_not_keep(wrong, says, monkeypatch, capsys):
     monkeypatch.setattr(reference, "record", lambda *_: pytest.fail("it ran"))
     monkeypatch.setattr(sys, "argv", ["reference.py", *wrong])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit, match="2"):
         reference.main()
-    assert ended.value.code == 2
     assert says in capsys.readouterr().err
 
 
 def test_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
     alone = runs.Run(RECORD)
-    assert not alone.shared_cores
     share_cores(run)
     shared = runs.Run(run)
-    assert shared.shared_cores
     assert "ddp, 2 ranks (CPU, shared cores)" in repr(shared)
     assert shared.origin.endswith("on shared cores")
     table = runs.table(alone, shared)
-    assert "shared cores" not in table[0]["run"]
-    assert "shared cores" in table[1]["run"]
-
-
-def test_recorded_runs_are_all_read_by_somebody():
-    """A run that no deck, lesson or test names is weight."""
-    texts = [
-        path.read_text()
-        for folder, pattern in (
-            ("slides", "**/*.md"),
-            ("notebooks/sources", "*.py"),
-            ("src/bootcamp_lessons", "**/*.py"),
-            ("tests", "*.py"),
-        )
-        for path in (ROOT / folder).glob(pattern)
-        if "expected" not in path.parts
-    ]
-    text = "\n".join(texts)
-    names = [path.name for path in REFERENCE.glob("xeon-2core-*")]
-    names += [path.name for path in REFERENCE.glob("0*/*") if path.is_dir()]
-    assert len(names) > 50
-    named = [rf'["/]{re.escape(name.removeprefix("xeon-2core-"))}\b' for name in names]
-    unread = [pattern for pattern in named if not re.search(pattern, text)]
-    assert not unread
-
-
-def test_tool_records_what_is_there():
-    wanted = {f"xeon-2core-{run.name}-{run.ranks}" for run in reference.RUNS}
-    assert wanted == {path.name for path in REFERENCE.glob("xeon-2core-*")}
+    assert ["shared cores" in row["run"] for row in table] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -145,3 +122,106 @@ def test_trace_made_slim_has_the_name_that_figures_look_for(tmp_path, packed, ph
     with opened[name.endswith(".gz")](folder / name, "rt") as file:
         (kept,) = json.load(file)["traceEvents"]
     assert kept["name"] == "forward"
+
+
+# The records that there are
+
+
+def test_records_are_what_the_tool_makes_and_are_all_read():
+    """A run that no deck, lesson or test names is weight."""
+    wanted = {f"xeon-2core-{run.name}-{run.ranks}" for run in reference.RUNS}
+    assert wanted == {path.name for path in REFERENCE.glob("xeon-2core-*")}
+    places = {"slides": "**/*.md", "notebooks/sources": "*.py", "tests": "*.py"}
+    places["src/bootcamp_lessons"] = "**/*.py"
+    paths = (path for folder, pattern in places.items() for path in (ROOT / folder).glob(pattern))
+    text = "\n".join(path.read_text() for path in paths if "expected" not in path.parts)
+    names = [name.removeprefix("xeon-2core-") for name in wanted]
+    names += [path.name for path in REFERENCE.glob("0*/*") if path.is_dir()]
+    assert len(names) > 50
+    assert [name for name in names if not re.search(rf'["/]{re.escape(name)}\b', text)] == []
+
+
+@pytest.mark.parametrize("lesson", [HOROVOD, HSDP], ids=lambda folder: folder.name)
+def test_records_name_no_place_of_a_machine(lesson):
+    for path in (path for path in lesson.rglob("*") if path.is_file()):
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
+            assert not re.search(rf"{ROOT}|/(root|home|tmp|work)/", file.read()), path
+
+
+def test_horovods_runs_are_those_that_its_lesson_asks_for():
+    text = (NOTEBOOKS / "sources" / "05_horovod.py").read_text()
+    asked = set(re.findall(r'horovod\.launch\(\s*"([\w-]+)"', text))
+    asked |= set(re.findall(r'^    "([\w-]+)": \{"HOROVOD', text, re.M))
+    assert {path.name for path in HOROVOD.iterdir()} == asked
+    failed = {name for name in asked if replay.Run(HOROVOD / name).status != "ok"}
+    assert failed == {"only-rank-0"}
+
+
+@pytest.mark.parametrize("name", sorted(LINKED))
+def test_recorded_bytes_and_seconds_are_those_of_the_theory(name):
+    run = replay.Run(HSDP / name)
+    link = hsdp_lab.LINK if name.endswith("slow") else "open"
+    assert (run.config["hosts"], run.config["link"]) == (2, link)
+    theory = hsdp_lab.predict_link_bytes(name.split("-")[0].upper())
+    for host in (run.ranks[:2], run.ranks[2:]):
+        sent = sum(rank["sent_to_other_hosts_bytes_per_step"] for rank in host)
+        assert sent == pytest.approx(theory, rel=0.02)
+    if name.endswith("slow"):
+        burst = 128e3  # which the token bucket lets through at once
+        rate = float(hsdp_lab.LINK.removesuffix("mbit")) * 1e6 / 8
+        assert run.seconds_per_step > (hsdp_lab.crossing_bytes(run) - burst) / rate
+
+
+def test_rows_across_hosts_send_more_and_accumulation_sends_no_more():
+    across, fsdp, accumulating, hsdp = (
+        hsdp_lab.crossing_bytes(replay.Run(HSDP / name))
+        for name in ("rows-across", "fsdp-open", "accumulating", "hsdp-open")
+    )
+    assert across > fsdp
+    assert accumulating == pytest.approx(hsdp, rel=0.02)
+
+
+# Where something is missing
+
+
+@pytest.mark.parametrize(
+    ("lesson", "needs", "name", "says"),
+    [
+        ("05_horovod", "horovod", "horovod", "make horovod"),
+        ("08_hsdp", "hosts", "hsdp-slow", "Hosts can't be made on this machine"),
+    ],
+)
+def test_launch_without_its_needs_answers_from_the_record(
+    lesson, needs, name, says, monkeypatch, capsys
+):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", needs)
+    lab = replay.RecordedRuns(lesson, needs=needs)
+    assert says in repr(lab)
+    run = lab.launch(name, "cpu", 2, steps=3)
+    assert f"the recorded run {name} stands in" in capsys.readouterr().out
+    assert (run.status, run.measured_here) == ("ok", False)
+    with pytest.raises(FileNotFoundError, match="there is no such record"):
+        lab.launch("nothing", "cpu", 2)
+
+
+def test_claim_on_time_without_hosts_has_no_verdict(monkeypatch, tmp_path):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts")
+    monkeypatch.setattr(claims, "LOGS", tmp_path)
+    lab = hsdp_lab.Lab()
+    slow = [lab.trial(name, hsdp_lab.LINK) for name in ("HSDP", "FSDP")]
+    said = lab.faster("hsdp_of_a_test", "HSDP is faster than FSDP.", *slow)
+    assert said.verdict == claims.NOT_COUNTED
+    assert lab.wire().column("run") == ["HSDP", "FSDP"]
+
+
+# Formulas of lesson 08
+
+
+def test_width_of_numbers_decides_in_a_cluster():
+    """Gathered in bf16 and reduced in fp32, FSDP and HSDP send nearly the same over a link."""
+    large = {"model_bytes": 2 * 7e9, "ranks": 128, "hosts": 16, "shard": 8, "number": 2}
+    fsdp, hsdp = (hsdp_lab.sent_bytes(name, **large)[0] / 1e9 for name in ("FSDP", "HSDP"))
+    assert (round(fsdp, 1), round(hsdp, 1)) == (55.6, 52.5)
+    four = {"micro_batches": 4}
+    assert hsdp_lab.sent_bytes("FSDP", **large, **four)[0] == pytest.approx(4e9 * fsdp)
+    assert hsdp_lab.sent_bytes("HSDP", **large, **four)[0] == pytest.approx(1e9 * hsdp)
