@@ -3,7 +3,6 @@
 import ast
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import lessons
@@ -23,50 +22,29 @@ OF_STRATEGIES = ["What changes", "Run it", "Read the measurement", "Prove it", "
 SOLUTION = re.compile(r'exercise\.solution\("(\w+)(\.{3})?"\)')
 
 
-@dataclass(frozen=True)
-class Notebook:
-    """A lesson as it is stored, and what it asks its reader for."""
-
-    path: Path
-
-    @property
-    def cells(self) -> list[dict]:
-        cells = json.loads(self.path.read_text())["cells"]
-        return [cell | {"source": "".join(cell["source"])} for cell in cells]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(each["source"] for each in self.cells if each["cell_type"] == "markdown")
-
-    @property
-    def code(self) -> list[str]:
-        return [each["source"] for each in self.cells if each["cell_type"] == "code"]
-
-    @property
-    def exercises(self) -> list[str]:
-        return journal.list_things_to_do(self.path)[1]
+def read_cells(path: Path, kind: str) -> list[str]:
+    """Read a notebook's cells of this kind."""
+    cells = json.loads(path.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
 
 
 APPENDIX = [each.notebook for each in lessons.notebooks().values() if each.appendix]
-LESSONS = {
-    path.stem: Notebook(path)
-    for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
-    if path not in APPENDIX
-}
+LESSONS = [path for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")) if path not in APPENDIX]
+TEXTS = {path: "\n".join(read_cells(path, "markdown")) for path in LESSONS}
+EXERCISES = {path: journal.list_things_to_do(path)[1] for path in LESSONS}
 
 
-def test_lessons_have_their_parts():
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_lesson_has_its_parts(path):
     """Three predictions and two exercises at least, and the headings in their order."""
-    for name, lesson in LESSONS.items():
-        questions, checked = journal.list_things_to_do(lesson.path)
-        assert len(questions) >= 3, name
-        assert len(checked) >= 2, name
-        assert set(checked) <= set(exercises.EXERCISES), name
-        headings = re.findall(r"^## (.+)$", lesson.text, re.MULTILINE)
-        headings = ["Exercise" if each == "Exercises" else each for each in headings]
-        assert [each for each in headings if each in EVERYWHERE] == EVERYWHERE, name
-        assert name >= "12" or set(OF_STRATEGIES) <= set(headings), name
-        assert headings[-1] == "Sources", name
+    questions, checked = journal.list_things_to_do(path)
+    assert len(questions) >= 3
+    assert len(checked) >= 2
+    headings = re.findall(r"^## (.+)$", TEXTS[path], re.MULTILINE)
+    headings = ["Exercise" if each == "Exercises" else each for each in headings]
+    assert [each for each in headings if each in EVERYWHERE] == EVERYWHERE
+    assert path.stem >= "12" or set(OF_STRATEGIES) <= set(headings)
+    assert headings[-1] == "Sources"
 
 
 def test_appendix_asks_for_nothing_and_comes_last():
@@ -75,35 +53,14 @@ def test_appendix_asks_for_nothing_and_comes_last():
     assert APPENDIX[0].stem not in journal.progress().column("lesson")
 
 
-def test_exercises_are_all_in_a_lesson():
-    named = {name for lesson in LESSONS.values() for name in lesson.exercises}
-    assert set(exercises.EXERCISES) - named == set()
-
-
-def test_exercises_say_how_to_see_their_solution():
+def test_exercises_are_in_a_lesson_that_says_how_to_see_their_solution():
     """By name, or by the part of the name that all cases of a lesson share, and three dots."""
-    for where, lesson in LESSONS.items():
-        shown = SOLUTION.findall(lesson.text)
+    assert {name for named in EXERCISES.values() for name in named} == set(exercises.EXERCISES)
+    for path, named in EXERCISES.items():
+        shown = SOLUTION.findall(TEXTS[path])
         names = {name for name, dots in shown if not dots}
         begins = tuple(name for name, dots in shown if dots)
-        left = [name for name in lesson.exercises if not name.startswith(begins)]
-        assert set(left) <= names, where
-
-
-def stored_scores(cells: list[dict]) -> list[str]:
-    """The cells that are stored with the measurement that answers a prediction."""
-    stored = [cell for cell in cells if cell["cell_type"] == "code" and cell["outputs"]]
-    return [cell["id"] for cell in stored if ".score(" in cell["source"]]
-
-
-def test_stored_outputs_give_no_prediction_away():
-    assert {name: stored_scores(lesson.cells) for name, lesson in LESSONS.items()} == {
-        name: [] for name in LESSONS
-    }
-    cells = LESSONS["04_ddp"].cells
-    scored = [cell for cell in cells if ".score(" in cell["source"]]
-    scored[-1]["outputs"] = [{"text": "Measured: 8"}]
-    assert stored_scores(cells) == [scored[-1]["id"]], "the search finds one"
+        assert {name for name in named if not name.startswith(begins)} <= names, path.stem
 
 
 def claims_not_shown(code: str) -> list[str]:
@@ -118,10 +75,8 @@ def claims_not_shown(code: str) -> list[str]:
 
 
 def test_claims_are_shown():
-    for name, lesson in LESSONS.items():
-        assert [claims_not_shown(cell) for cell in lesson.code if claims_not_shown(cell)] == [], (
-            name
-        )
+    cells = [cell for path in LESSONS for cell in read_cells(path, "code")]
+    assert [hidden for cell in cells for hidden in claims_not_shown(cell)] == []
     hidden = "claim.equal('a', 1, 1)\nif True:\n    claim.equal('b', 1, 1)"
     assert claims_not_shown(hidden) == ["'a'", "'b'"], "the search finds one"
     assert claims_not_shown(f"display({hidden.splitlines()[0]})\nclaim.equal('c', 1, 1)") == []
@@ -147,22 +102,19 @@ def test_variants_of_a_line_that_is_gone_are_an_error():
         variant("ddp", "gone", {"model = Nothing": ""})
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (1234567, "1,234,567"),
-        (1234.5, "1,234"),
-        (12.345, "12.35"),
-        (0.5, "0.500"),
-        (1e-7, "1.00e-07"),
-        (3.5e9, "3.50e+09"),
-        (2_000_000_000, "2,000,000,000"),
-        (None, "-"),
-        (True, "True"),
-    ],
-)
-def test_numbers_are_readable(value, shown):
-    assert number(value) == shown
+def test_numbers_are_readable():
+    for value, shown in {
+        1234567: "1,234,567",
+        1234.5: "1,234",
+        12.345: "12.35",
+        0.5: "0.500",
+        1e-7: "1.00e-07",
+        3.5e9: "3.50e+09",
+        2_000_000_000: "2,000,000,000",
+        None: "-",
+        True: "True",
+    }.items():
+        assert number(value) == shown
 
 
 def test_tables_read_in_text_and_html():
