@@ -90,8 +90,7 @@ ALLOWED = {
     # gather what is sharded, for fingerprints and for checkpoints
     "train/sharded_tensors.py": "torch.distributed.get_backend "
     "torch.distributed.tensor.distribute_tensor",
-    "train/sharded_checkpoint.py": "torch.distributed.new_group torch.distributed.checkpoint "
-    "torch.distributed.checkpoint.CheckpointException",
+    "train/sharded_checkpoint.py": "torch.distributed.new_group torch.distributed.checkpoint",
     # lessons read what checkpoints and torch's flight recorder left, and show its rendezvous
     "checkpoints.py": "torch.distributed.checkpoint",
     "ddp_depth.py": "torch.distributed.flight_recorder.fr_trace "

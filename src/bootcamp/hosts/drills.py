@@ -9,6 +9,7 @@ What breaks is real: processes get signals, an interface goes down, packets are 
 full. Only a host's clock can't be broken here: all hosts share the kernel's.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -87,7 +88,7 @@ class Host:
         self.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "small", str(folder)])
 
 
-class BackgroundRun:
+class BackgroundRun(contextlib.AbstractContextManager):
     """A run over simulated hosts, in the background while a `with` block goes on.
 
     Leaving the block waits for the run, whose record is then `record`; an exception or an interrupt
@@ -114,9 +115,6 @@ class BackgroundRun:
         self.hosts = [Host(self, number) for number in range(hosts)]
         self._followed = futures.ThreadPoolExecutor(1).submit(follow, request, show, raises=False)
 
-    def __enter__(self) -> "BackgroundRun":
-        return self
-
     def __exit__(self, kind, *_) -> None:
         try:
             if kind is None:
@@ -131,10 +129,7 @@ class BackgroundRun:
         return {"hosts": [], "agents": {}, "ranks": [], **read_json(self.folder / HOSTS_FILE)}
 
     def wait_for(self, condition) -> None:
-        """Wait until `condition()` is true.
-
-        Raises TimeoutError with the end of the log after two minutes, or if the run ends before.
-        """
+        """Wait until `condition()`. Raises TimeoutError after two minutes, or if the run ends."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition():
             if self._followed.done() or time.monotonic() > deadline:

@@ -6,12 +6,12 @@
 
 slurm_daemons.py runs the daemons, of Debian's packages slurm-wlm and munge. Commands, job files and
 output are as on any other cluster, and all hosts share this machine's folders. When the cluster
-stops, or this process ends or is killed, all daemons and jobs end; only what jobs wrote into those
-folders stays.
+stops, or this process ends or is killed, all daemons and jobs end.
 
 BOOTCAMP_WITHOUT=slurm in the environment hides it, to see what a lesson shows without it.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -45,12 +45,11 @@ class SlurmError(Exception):
     """The cluster could not start, or a command in it failed; the text says why."""
 
 
-class Cluster:
+class Cluster(contextlib.AbstractContextManager):
     """A running Slurm cluster of host0, host1, ...; the controller runs on host0.
 
-    gpus, cpus: of each host, as Slurm counts them. They need not exist: all hosts share this
-    machine's cores, and no rank can use a GPU that only Slurm counts. Raises SlurmError unless
-    every host is idle soon.
+    gpus, cpus: of each host, as Slurm counts them; they need not exist. All hosts share this
+    machine's cores. Raises SlurmError unless every host is idle soon.
     """
 
     def __init__(self, hosts: int = 2, gpus: int = 0, cpus: int = 4):
@@ -92,9 +91,8 @@ class Cluster:
     ) -> subprocess.CompletedProcess:
         """Run a command on a host and wait until it ends; `stdout` of the result has errors too.
 
-        command: as typed into a terminal; a list of words is quoted for it. env: variables added to
-        this process's own. raises: whether an exit code other than 0 does. as_root: run as the
-        host's root, such as to mount; any user may.
+        command: as typed into a terminal; words are quoted for it. env: added to this process's.
+        raises: whether an exit code other than 0 does. as_root: as the host's root, to mount say.
 
         Raises SlurmError, TimeoutError; ValueError for an unknown host.
         """
@@ -134,10 +132,7 @@ class Cluster:
     def sbatch(
         self, path: Path | str, *options: str, arguments: tuple = (), env: dict | None = None
     ) -> "SlurmJob":
-        """Submit a job file and return its job at once.
-
-        options: of sbatch, such as "--partition=spare". arguments: of the job file. env: see `run`.
-        """
+        """Submit a job file; return its job at once. options: of sbatch. arguments: of the file."""
         script = shown(path)
         done = self.run(["sbatch", *options, script, *map(str, arguments)], env=env)
         number = re.search(r"Submitted batch job (\d+)", done.stdout)[1]
@@ -152,9 +147,6 @@ class Cluster:
         except subprocess.TimeoutExpired:
             self.holder.kill()
             self.holder.communicate()
-
-    def __enter__(self) -> "Cluster":
-        return self
 
     def __exit__(self, *_) -> None:
         self.stop()

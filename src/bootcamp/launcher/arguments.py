@@ -32,17 +32,16 @@ class ArgumentError(ValueError):
 class Options:
     """Options that a launch rarely needs: `launch("ddp", 2, options=Options(hang_seconds=5))`.
 
-    hang_seconds: the run is ended when no rank finishes a step for so long; CPU ranks that are
-        busy computing are given ten times as long. None is 60 s; then a busy script without the
-        course's record, whose steps nobody sees, is given all the time that it takes.
+    hang_seconds: the run is ended when no rank finishes a step for so long; busy CPU ranks get ten
+        times as long. None is 60 s, and no end to a busy script without the course's record.
     max_restarts: how often torchrun may start all ranks anew after one has died.
     run_dir: a new folder for the record; None makes one under logs/.
     env: environment variables of the ranks, beside those of this process.
     fewest_hosts: with how many hosts torchrun may go on; None is all of them.
     torchrun: more flags of torchrun, {"rdzv_conf": "join_timeout=20"}; on host 1 alone, to break
         something, {1: {"rdzv_id": "other"}}.
-    framework: what a script that is not of the course needs beyond torch, such as "deepspeed". It
-        is loaded before the ranks start; where it is not installed, nothing starts.
+    framework: what a script that is not of the course needs, such as "deepspeed": loaded before
+        the ranks start; where it is not installed, nothing starts.
 
     Raises ArgumentError.
     """
@@ -74,6 +73,7 @@ def is_count(value) -> bool:
 def find_objections(call) -> Iterator[str]:
     """Say which arguments of a Call (launch.py) can't be meant; later ones rely on earlier ones."""
     ranks, args, flags, start = call.ranks, call.args, call.flags, call.start
+    hosts, link = call.hosts, call.link
     if not isinstance(call.options, Options):
         yield f"options={call.options!r}: expected Options(...)"
     for name in (each.name for each in fields(Options) if each.name in flags):
@@ -96,23 +96,18 @@ def find_objections(call) -> Iterator[str]:
     for name in ("max_restarts", "fewest_hosts", "torchrun"):
         if getattr(call.options, name) and start != "torchrun":
             yield f'{name}= is torchrun\'s: give start="torchrun" with it'
-    yield from _find_objections_to_hosts(call)
-
-
-def _find_objections_to_hosts(call) -> Iterator[str]:
-    hosts, link = call.hosts, call.link
     if not is_count(hosts):
         yield f"hosts={hosts!r}: expected at least one"
     if link is not None and (hosts == 1 or not simulated_hosts.RATE.fullmatch(str(link))):
         yield f"link={link!r}: expected a rate between hosts=2 or more, such as '200mbit'"
     if hosts > 1 and call.launcher == "horovodrun":
         yield "hosts= is for ranks of torch: Horovod's are started on this host"
-    if hosts > 1 and call.ranks is None:
+    if hosts > 1 and ranks is None:
         yield "hosts= needs ranks=: how many there are on all hosts together"
     if hosts > 1 and call.device == "cuda":
         yield "hosts= are for CPU ranks: GPUs of one machine would not use their link"
-    if call.ranks is not None and call.ranks % hosts:
-        yield f"ranks={call.ranks} do not spread evenly over hosts={hosts}"
+    if ranks is not None and ranks % hosts:
+        yield f"ranks={ranks} do not spread evenly over hosts={hosts}"
     fewest = call.options.fewest_hosts
     if fewest is not None and not 1 <= fewest <= hosts:
         yield f"fewest_hosts={fewest}: expected 1 to hosts={hosts}"
@@ -142,10 +137,7 @@ def to_arguments(named: dict, script: str = "") -> list[str]:
 
 
 def available(framework: str, fetch: bool = False) -> bool:
-    """Whether a package such as "lightning" is installed and not hidden; does not import it.
-
-    fetch: install it first where it is missing, in an environment that make has made.
-    """
+    """Whether a package is installed and not hidden. fetch: install it first, as make does."""
     package = "megatron-core" if framework == "megatron" else framework
     try:  # find_spec would find tools/horovod.py too
         return bool(importlib.metadata.version(package)) and not machine.is_hidden(framework)

@@ -86,14 +86,10 @@ class Connection:
     command = (sys.executable, "-P", supervisor.__file__)  # and this process's id
 
     def __init__(self):
-        self.process = subprocess.Popen(
-            [*self.command, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "BOOTCAMP_KERNEL": str(os.getpid())},
-            start_new_session=True,  # an interrupt of the cell is the kernel's to pass on
-            text=True,
-        )
+        command, env = [*self.command, str(os.getpid())], {"BOOTCAMP_KERNEL": str(os.getpid())}
+        how: dict = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | env}
+        # an interrupt of the cell is the kernel's to pass on
+        self.process = subprocess.Popen(command, text=True, start_new_session=True, **how)
         self.ready = threading.Event()
         self.gpus: int | None = None
         self._queues: dict[str, queue.SimpleQueue] = {}
@@ -203,10 +199,7 @@ def default_ranks() -> int:
 
 
 def follow(request: RunRequest, show, raises: bool) -> Run:
-    """Send a request to the supervisor, show the run's progress, and return its record at the end.
-
-    Raises a LaunchError for a run that did not end well, if `raises`; Interrupted always.
-    """
+    """Send a request, show its progress, return its record. Raises LaunchError, Interrupted."""
     connection, folder = connect(), Path(request.run)
     try:
         error = _wait(connection.request(request), folder, show)

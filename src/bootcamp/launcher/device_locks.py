@@ -32,9 +32,8 @@ class LeaseError(Exception):
     def __init__(self, folder: Path | str, error: OSError):
         super().__init__(
             "the folder of the device locks can't be used: "
-            f"{error.filename or folder}: {error.strerror}. "
-            "Let an administrator look at it, name another folder in BOOTCAMP_LEASES, or say "
-            "BOOTCAMP_LEASES=off."
+            f"{error.filename or folder}: {error.strerror}. Let an administrator look at it, name "
+            "another folder in BOOTCAMP_LEASES, or say BOOTCAMP_LEASES=off."
         )
 
 
@@ -47,10 +46,8 @@ def choose_folder() -> Path | None:
 def list_gpus(visible: str | None, count: int) -> dict[str, str]:
     """Return {label: name} of the GPUs that CUDA_VISIBLE_DEVICES leaves, None for all.
 
-    The name is the UUID, which means the same GPU to every process, whatever is visible to it.
-    Where nvidia-smi does not tell it, it is the entry of the variable, or the index.
-
-    count: how many of them torch sees.
+    The name is the UUID, the same to every process; where nvidia-smi does not tell it, the entry of
+    the variable, or the index. count: how many of them torch sees.
     """
     found = machine.visible_gpus(visible)
     entries = visible.replace(" ", "").split(",") if visible else list(map(str, range(count)))
@@ -84,8 +81,7 @@ def _make_locks(path: Path, devices: list[str]) -> list[FileLock]:
     if not stat.S_ISDIR(mode):
         raise OSError(errno.ENOTDIR, "it is no folder", path)
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        why = "others may remove files in it (its sticky bit is not set)"
-        raise OSError(errno.EPERM, why, path)
+        raise OSError(errno.EPERM, "others may remove its files (the sticky bit is not set)", path)
     files = [re.sub(r"[^\w-]", "_", device) + ".lock" for device in devices]
     return [FileLock(path / file, timeout=0, mode=0o666, is_singleton=True) for file in files]
 
@@ -102,8 +98,7 @@ def _try_to_acquire(lock: FileLock) -> bool:
 class DeviceLocks:
     """The GPUs and cores of one run: waited for before its start, released after its end.
 
-    A GPU's lock is exclusive. A core's is exclusive for a moment, to see whether another run
-    computes there, and then shared. tell: tells the kernel.
+    A GPU's lock is exclusive; a core's only for a moment, to see whether it is free, then shared.
     """
 
     def __init__(self, request: RunRequest, tell):
@@ -128,8 +123,7 @@ class DeviceLocks:
     async def _take_gpus(self, folder: str, devices: dict[str, str], count: int) -> None:
         """Take all at once or none, until that succeeds; tell the reader which are busy.
 
-        devices: {label: value of VARIABLE}. A device of another run of this kernel is taken last:
-        ranks that stay alive between cells and a launch beside them share.
+        devices: {label: value of VARIABLE}. Runs of one kernel may share: those devices come last.
         """
         labels = dict(zip(_make_locks(Path(folder), list(devices.values())), devices, strict=True))
         before = announced = ""
@@ -157,10 +151,7 @@ class DeviceLocks:
         self._set(VARIABLE, ",".join(devices[labels[lock]] for lock in held))
 
     def _take_cores(self, folder: str, each: int) -> None:
-        """Take the first cores side by side that no other run has; the first where there are none.
-
-        each: how many a rank computes with.
-        """
+        """Take the first free cores side by side, `each` for a rank; else the first, and share."""
         cores, ranks, files = machine.cores(), len(self.request.ranks), []
         locks = _make_locks(Path(folder), [f"core-{core}" for core in cores])
         last = max(0, len(cores) // each - ranks)  # more ranks than cores: 0

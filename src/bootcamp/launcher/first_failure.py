@@ -61,7 +61,6 @@ def _find_first_rank(folder: Path, outputs: dict[str, str], code: int) -> tuple 
     """Find (rank, its launcher, its exit code) in the reports; None if a launcher failed itself.
 
     A rank that was killed comes before those that raised, and these in the order of their errors.
-    code: of the launcher that failed first.
     """
     reported = {}
     for launcher, text in outputs.items():
@@ -93,23 +92,18 @@ def _select_output(text: str, rank: int | None, hosts: int) -> str:
     pattern = MARKED_BY_TORCHRUN if hosts > 1 else MARKED_BY_HOROVODRUN
     lines = [(pattern.match(line), line) for line in text.splitlines(keepends=True)]
     if rank is None and hosts > 1:
-        selected = [line for mark, line in lines if not mark]
+        own = [line for mark, line in lines if not mark]
     elif any(mark for mark, _ in lines):
-        selected = [
-            line[mark.end() :] for mark, line in lines if mark and rank in (None, int(mark[1]))
-        ]
+        own = [line[mark.end() :] for mark, line in lines if mark and rank in (None, int(mark[1]))]
     else:  # torch marks the traceback of a rank that raises within a process group
-        selected = re.findall(rf"^\[rank{rank}\]: ?(.*\n?)", text, re.M) or [text]
-    return rank_errors.MARK.sub("", "".join(selected))
+        own = re.findall(rf"^\[rank{rank}\]: ?(.*\n?)", text, re.M) or [text]
+    return rank_errors.MARK.sub("", "".join(own))
 
 
 def _find_error(text: str, rank: int | None, code: int) -> str:
-    """Return the error that a process ended with, or its exit code if that tells more.
-
-    Python ends with 1 after an exception, and with 2 after arguments that it can't use.
-    """
+    """Return the error that a process ended with, or its exit code if that tells more."""
     lines = [line for line in text.splitlines() if re.match(r"\w", line)]
     lines = [line for line in lines if not TORCHRUNS_LINE.match(line)]
-    if lines and (rank is None or code in (1, 2)):
+    if lines and (rank is None or code in (1, 2)):  # Python's after an exception, bad arguments
         return lines[-1]
     return f"{'the command' if rank is None else f'rank {rank}'} ended with exit code {code}"

@@ -2,8 +2,8 @@
 
 Start Python processes warm: importing torch takes seconds, forking a process that has it does not.
 
-Forking is safe because this process has one thread and has touched no tensor and no GPU. A fork
-imports the project's modules anew, for a rank must see the reader's latest edit.
+Forking is safe: this process has one thread and has touched no tensor and no GPU. A fork imports
+the project's modules anew, for a rank must see the reader's latest edit.
 
 PLACE is a folder, for a Unix socket to listen at, or the number of an inherited socket over which
 the supervisor sends its connections as files. A connection is for one process:
@@ -74,23 +74,19 @@ def main() -> None:
     place, *libraries = sys.argv[1:]
     if place.isdigit():
         server = socket.socket(fileno=int(place))
+        connections = _receive_connections(server)
     else:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         server.bind(os.path.join(place, SOCKET))
         server.listen(128)  # from now on shims wait
+        connections = iter(lambda: server.accept()[0], None)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
     for library in (*PRELOADED, *libraries):
         __import__(library)
     gc.freeze()  # else a fork's collections walk over all that, and copy its pages
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
-    take_connections = _receive_connections if place.isdigit() else _accept_connections
-    for connection in take_connections(server):
+    for connection in connections:
         _fork_for(connection, server)
-
-
-def _accept_connections(server: socket.socket):
-    while True:
-        yield server.accept()[0]
 
 
 def _receive_connections(server: socket.socket):
@@ -195,10 +191,7 @@ def _relay(connection: socket.socket) -> None:
 
 
 def _become(request: dict, files: list[int]) -> None:
-    """Turn this process into what is asked for, and run it to its end. Never returns.
-
-    files: its input, output and errors; for a store also the socket at which it listens.
-    """
+    """Turn this process into what is asked for, and run it to its end. Never returns."""
     for target, file in enumerate(files[:3]):
         os.dup2(file, target)
         os.close(file)
@@ -244,8 +237,8 @@ def run_rank(argv: list[str]) -> None:
 def serve_store(listening: int | None = None) -> None:
     """Serve the store of a run's rendezvous as long as the process that started this one lives.
 
-    All ranks are its clients, as under torchrun's agent: rank 0 may end before the others have met.
-    listening: a socket at MASTER_PORT; without one the store makes its own.
+    All ranks are its clients: rank 0 may end before the others have met. listening: a socket at
+    MASTER_PORT; without one the store makes its own.
     """
     from torch.distributed import TCPStore
 
@@ -260,10 +253,7 @@ def serve_store(listening: int | None = None) -> None:
 
 
 def run_script(argv: list[str], answers: bool = False) -> int:
-    """Run a script as `python script.py ...` would, and return its exit code.
-
-    answers: whether it says where it stands at SIGUSR1, as the ranks of a launch do.
-    """
+    """Run a script and return its exit code. answers: at SIGUSR1 it says where it stands."""
     sys.argv = argv
     sys.path.insert(0, os.path.dirname(os.path.abspath(argv[0])))  # started with -P: none is there
     if answers:

@@ -1,13 +1,11 @@
 """python -m bootcamp.launcher.hang logs/<run>
 
-Decide when a run counts as hung, and say why it hangs: ask each rank where it stands, and compare
-the answers. In a notebook `hang.read(run)`. On several machines, which share the folder of the
-records, start it on each:
+Decide when a run counts as hung, and say why: ask each rank where it stands, and compare the
+answers. In a notebook `hang.read(run)`. On several machines, which share the records' folder:
 
     srun --overlap --jobid JOB --ntasks-per-node 1 python -m bootcamp.launcher.hang logs/<run>
 
-After a run has ended, it reads what was answered then: when the launcher found it hanging, or when
-an exception ended its ranks. It knows the processes of runs that beat (record.Run, own_script.Run).
+After a run has ended, it reads what was answered then. It knows the processes of runs that beat.
 """
 
 import asyncio
@@ -43,8 +41,8 @@ NO_ANSWER = "  (no answer: not in Python, or not started yet)"
 def read(run: Run | Path | str) -> Standstill:
     """Ask the ranks of a live run on this machine where they are; explain why the run hangs.
 
-    run: the record or its folder. Asking stops no rank. Ranks that do get on have collectives open
-    as well, so ask when no step has ended for a while. Raises FileNotFoundError.
+    Asking stops no rank. Ranks that do get on have collectives open as well, so ask when no step
+    has ended for a while. Raises FileNotFoundError.
     """
     folder = run.folder if isinstance(run, Run) else Path(run)
     if not (folder / "ranks").exists():
@@ -100,7 +98,6 @@ def _read_answers(folder: Path, alive: set[int]) -> dict[int, standstill.Rank]:
 
 
 def _count_ranks(folder: Path) -> int:
-    """Return the number of ranks, 0 where the record does not say."""
     return read_json(folder / "config.json").get("processes", 0)
 
 

@@ -157,8 +157,8 @@ class Call:
     def choose_device(self) -> None:
         """Settle the kind of device, and how the script hears of it.
 
-        A script of the course is told by --device: which it is must not depend on where the command
-        is pasted. A reader's copy may not know every device: it chooses itself.
+        A script of the course is told by --device, so that a pasted command means the same; a copy
+        may not know every device, and chooses itself.
         """
         asked = "cpu" if self.hosts > 1 else self.device
         self.device = None if asked == "auto" else asked
@@ -190,10 +190,10 @@ class Call:
         return request
 
     def choose_leases(self) -> dict:
-        """Choose what the run leases before it starts (device_locks.py): part of its request.
+        """Choose the part of the request that device_locks.py locks. Raises RunRefused.
 
         A GPU for each rank; every visible one for a script that takes several, or that nobody
-        knows. CPU ranks lease cores, unless BOOTCAMP_FIRST_CORE says which. Raises RunRefused.
+        knows. CPU ranks lease cores, unless BOOTCAMP_FIRST_CORE says which.
         """
         known, env = self.known.takes_course_flags, os.environ | self.env
         if (folder := device_locks.choose_folder()) is None:
@@ -231,10 +231,9 @@ class Call:
     def _make_agents(self, argv: list[str], env: dict) -> list[Command]:
         """Make the horovodrun, or the torchrun of each host.
 
-        The environment tells torchrun to write the ranks' output into files: it takes any flag from
-        there as PET_<its name>, and that is no part of the line for a terminal. Over hosts the
-        files are in ranks/<host>/; torchrun deletes those of an attempt when the number of hosts
-        changes in it, so it passes the output on too, marked, and its own output keeps it.
+        torchrun takes any flag from the environment as PET_<its name>, and such are no part of the
+        line for a terminal. Over hosts it deletes an attempt's files when the number of hosts
+        changes, so it passes the ranks' output on too, marked.
         """
         if self.start == "horovodrun":
             python = os.environ.get("PYTHON_EXEC", sys.executable)  # as torchrun does
@@ -286,12 +285,11 @@ class Call:
 
     def _make_display(self):
         steps = self._read_count("steps", 20 if self.known.takes_course_flags else 0)
-        place = ""
-        if self.hosts > 1 and self.start != "torchrun":
+        place = "one line for each host: " if len(self.lines) > 1 else "on each host: "
+        if self.start != "torchrun":
             place = f"on each host this would do the same; started {self.start}: "
-        elif self.hosts > 1:
-            place = "on each host: " if len(self.lines) == 1 else "one line for each host: "
-        return progress.make_display(self.lines, steps, place + self.where_ranks_are())
+        where = (place if self.hosts > 1 else "") + self.where_ranks_are()
+        return progress.make_display(self.lines, steps, where)
 
     def _read_count(self, flag: str, default: int) -> int:
         """Read a flag of the script; what is no number is left to the script to refuse."""
@@ -314,10 +312,7 @@ class Call:
 def make_ranks(
     folder: Path, argv: list[str], ranks: int, command: str, env: dict, hosts: int = 1, link=None
 ) -> list[Command]:
-    """Make each rank's part of a request.
-
-    command: the line for a terminal. env: variables beside this process's own.
-    """
+    """Make the commands of ranks. command: the line for a terminal. env: beside this process's."""
     each = ranks // hosts
     meet = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": LOOPBACK}
     if hosts > 1:  # as a launcher on each host would set it
@@ -326,9 +321,8 @@ def make_ranks(
     shared = {**os.environ, **meet, **env, **mark(folder), "BOOTCAMP_COMMAND": command}
     found = []
     for rank in range(ranks):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank % each)}
-        own |= {"GROUP_RANK": str(rank // each)} if hosts > 1 else {}
-        found.append(Command(argv, shared | own))
+        own = {"RANK": rank, "LOCAL_RANK": rank % each, "GROUP_RANK": rank // each}
+        found.append(Command(argv, shared | {name: str(number) for name, number in own.items()}))
     return found
 
 
@@ -342,10 +336,7 @@ def mark(folder: Path) -> dict[str, str]:
 
 
 def new_folder(name: str, given: Path | str | None = None) -> Path:
-    """Make a run folder and reserve the summary's room: a full disk shows before a start.
-
-    Raises RunRefused where it can't be made.
-    """
+    """Make a run folder with room for its summary, or raise RunRefused before anything starts."""
     own = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{os.getpid()}-{next(_numbers)}"
     folder = Path(given).resolve() if given else paths.LOGS / own
     try:
@@ -363,10 +354,9 @@ def new_folder(name: str, given: Path | str | None = None) -> Path:
 
 
 def run_command(command: list[str], seconds: float = 120.0, env: dict | None = None) -> str:
-    """Run any command under the supervisor and return what it printed.
+    """Run any command under the supervisor and return what it printed. Raises LaunchError.
 
-    An interrupt, the kernel's death or `seconds` end it with all that it started. Raises
-    LaunchError when it fails.
+    An interrupt, the kernel's death or `seconds` end it with all that it started.
     """
     if command[0] == "python":
         command = [sys.executable, *command[1:]]

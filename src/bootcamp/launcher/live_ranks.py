@@ -97,8 +97,7 @@ def run(code: str, show=print) -> dict[int, str]:
 
     show: called with the text of all ranks, in order of rank.
 
-    Raises RankRaised; RanksGone; and KeyboardInterrupt when interrupted, with all ranks back and
-    ready for the next cell.
+    Raises RankRaised, RanksGone, or KeyboardInterrupt, with all ranks ready for the next cell.
     """
     if _live is None:
         start()
@@ -214,12 +213,9 @@ class LiveRanks:
         self.check_alive()
 
     def _meet(self, seconds: float = RETURN_SECONDS) -> None:
-        """Make the process group, anew if there was one. Raises RanksGone if a rank is too late.
-
-        All leave the old one before anybody joins the new one: leaving cuts connections.
-        """
+        """Make a process group, anew if there was one. Raises RanksGone if a rank is too late."""
         self._meetings += 1
-        for order in (("leave",), ("join", self._meetings)):
+        for order in (("leave",), ("join", self._meetings)):  # leaving cuts connections
             self._order(*order)
             deadline = time.monotonic() + seconds
             while self._pending():
@@ -227,10 +223,7 @@ class LiveRanks:
                 self._check_in_time(deadline)
 
     def run_cell(self, code: str, interrupts: list, show) -> tuple[dict[int, dict], bool]:
-        """Run a cell; {rank: what live_rank.run_cell returned}, and whether the group is a new one.
-
-        What the ranks printed is shown, in order of rank.
-        """
+        """Run a cell, show what the ranks printed; {rank: reply}, and whether they met anew."""
         self.check_alive()
         self._order("run_cell", code)
         was_cut = self._wait_for_cell(interrupts)
@@ -287,9 +280,8 @@ class LiveRanks:
         with contextlib.suppress(queue.Empty):
             error = self._events.get(timeout=seconds)["error"]
             self.supervisor.forget(str(self.folder))
-            self.end(
-                str(LaunchError(error | {"traceback": ""})) if error else "the ranks have ended"
-            )
+            ended = LaunchError(error | {"traceback": ""}) if error else "the ranks have ended"
+            self.end(str(ended))
         if self.why_gone:
             gone = f"{self.why_gone}: the live ranks are gone with what they held"
             raise RanksGone(f"{gone}, live.start({self.count}) starts new ones.")
@@ -313,9 +305,7 @@ def _describe_failure(replies: dict[int, dict], regrouped: bool) -> str:
             (freed[error["lost"]] if error["lost"] else raised[error["message"]]).append(rank)
     parts = [f"{units.ranks(ranks)} raised {message}" for message, ranks in raised.items()]
     if freed:
-        where = " and ".join(
-            f"{units.ranks(each)} waited in {name}" for name, each in freed.items()
-        )
+        where = " and ".join(f"{units.ranks(own)} waited in {name}" for name, own in freed.items())
         away = replies.keys() - {rank for ranks in freed.values() for rank in ranks}
         if len(freed) > 1 or not away:
             where += ". Every rank must call the same collectives in the same order."

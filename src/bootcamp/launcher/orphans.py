@@ -25,17 +25,14 @@ def orphans(end: tuple[int, ...] | list[int] = ()) -> Table:
     """
     found = {row["process"]: row for row in _find_orphans()}
     if strangers := [pid for pid in end if pid not in found]:
-        raise ValueError(
-            f"end={strangers}: no orphans of this course. orphans() lists those that can be ended."
-        )
+        raise ValueError(f"end={strangers}: no orphans of this course. orphans() lists them.")
     process_tree.kill(set(end))
     rows = [row for pid, row in found.items() if pid not in end]
     for pid, held in list_gpu_holders():
         why = "an orphan that holds GPU memory" if pid in found else "holds GPU memory"
         rows.append(_make_row(pid, process_tree.read_command(pid), why, held))
-    if not rows:
-        return Table([], "No orphans: no process of this course is without an owner.")
-    return Table(rows, "Processes that should not be there, or that hold GPU memory")
+    none = "No orphans: no process of this course is without an owner."
+    return Table(rows, "Processes without an owner, or that hold GPU memory" if rows else none)
 
 
 def _find_orphans() -> list[dict]:

@@ -31,10 +31,7 @@ def show(widget, text: str) -> None:
 
 
 def make_display(commands: list[str], steps: int, where: str):
-    """Make the display of a run: a widget in a notebook's kernel, else lines.
-
-    commands: for a terminal, or for one on each host.
-    """
+    """Make the display of a run: a widget in a notebook's kernel, else lines."""
     text = "\n".join(f"$ {command}" for command in commands) + f"    # {where}"
     if not _can_show_widgets():
         return _Lines(text, steps)
@@ -86,7 +83,7 @@ class Silent:
 
     def step(self, row: dict) -> None: ...
 
-    def end(self, summary: dict) -> None: ...
+    end = step
 
 
 class _Lines:

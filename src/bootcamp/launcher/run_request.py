@@ -20,8 +20,7 @@ class RunRequest:
     fewest_hosts: with how many it can go on. absent: hosts on which nothing is started at first.
     hang_seconds, busy_seconds: how long no rank may finish a step, idle or busy. records: whether
     the script has to leave a record. framework: what the ranks need beyond torch. hosts: how many
-    to make on this machine, `link` the rate of their links. lease, cores: what device_locks.py
-    locks before the start.
+    to make here, `link` the rate of their links. lease, cores: what device_locks.py locks first.
     """
 
     run: str

@@ -3,18 +3,16 @@ python -P src/bootcamp/launcher/simulated_hosts.py enter PROCESS COMMAND [ARGUME
 
 Simulate several hosts on one machine, for lessons about what is between them.
 
-A host is three namespaces (namespaces(7)). Its network has a loopback and an interface `eth0`, as a
-machine of a cluster has: ranks of one host meet over its loopback, ranks of two hosts over their
-`eth0`, which a switch (a bridge in a namespace of its own) joins. A token bucket filter (tc-tbf(8))
-slows down what a host sends to the rate of its link; it adds no delay. Its UTS namespace gives it a
-hostname: host0, host1. Its mounts give it an /etc/hosts with all hosts' names, and may hold what
-the others don't see. Processes and their numbers are those of the machine: in most containers an
-ordinary user may not mount the /proc that a process namespace needs.
+A host is three namespaces (namespaces(7)). Its network has a loopback, over which its ranks meet,
+and an interface `eth0`, which a switch (a bridge in a namespace of its own) joins with the others'.
+A token bucket filter (tc-tbf(8)) slows down what a host sends to the rate of its link; it adds no
+delay. Its UTS namespace gives it a hostname: host0, host1. Its mounts give it an /etc/hosts with
+all names, and may hold what others don't see. Processes and their numbers are those of the machine:
+in most containers an ordinary user may not mount the /proc that a process namespace needs.
 
 `make` makes the hosts, each with a process that sleeps in it, prints them as one line of JSON, and
-holds them as long as its standard input is open. `enter` runs a command in the host of such a
-process. A namespace, its interfaces, filters and mounts go with the last process in it: nothing of
-a host has a name in the file system.
+holds them while its standard input is open. `enter` runs a command in the host of such a process. A
+host goes with the last process in it: nothing of it has a name in the file system.
 
 Root may do this, and so may anyone whom the system lets have a user namespace (Linux only; needs
 `ip` and `tc`, of the package iproute2). BOOTCAMP_WITHOUT=hosts in the environment hides them, to
@@ -109,8 +107,8 @@ def enter_command(host: dict, command: list[str]) -> list[str]:
 def make(count: int, rate: str | None) -> list[dict]:
     """Make the hosts: a dictionary for each, with its `name`, `pid` and `namespaces`.
 
-    rate: of each host's link, as tc writes it ("200mbit"); None is as fast as the machine can. The
-    hosts' processes end with this one, which is in the switch afterwards. Raises HostsError.
+    rate: of each host's link, such as "200mbit"; None is as fast as the machine can. The hosts'
+    processes end with this one, which is in the switch afterwards. Raises HostsError.
     """
     if machine.is_hidden("hosts"):
         raise HostsError("BOOTCAMP_WITHOUT hides them in this environment")

@@ -53,8 +53,7 @@ STORE_PORT = 29400  # on a simulated host nobody else can have taken it
 class RunHosts:
     """The simulated hosts of one run, and which rank is on which. With hosts=1 it does nothing.
 
-    `hosts.json` in the run's folder tells what is known by now; a rank that torchrun starts anew
-    gets another line:
+    `hosts.json` in the run's folder has a row for each rank, and one more when it starts anew:
 
         {"hosts": [as simulated_hosts.make returns them],
          "agents": {"host0": process id of its torchrun, ...},
@@ -70,8 +69,6 @@ class RunHosts:
 
     async def make(self) -> None:
         """Start the process that makes the hosts and keeps them. Raises HostsError."""
-        if self.request.hosts == 1:
-            return
         command = simulated_hosts.make_command(self.request.hosts, self.request.link)
         # stdin stays open while this process lives; the hosts end when it closes
         how: dict = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -92,11 +89,7 @@ class RunHosts:
         if self.entries:
             for pid, rank in zip(pids, self.request.ranks, strict=True):
                 self._record(pid, self.find_host(rank)["name"], rank.env)
-            self._write()
-
-    def record_agent(self, host: str, pid: int) -> None:
-        self.agents[host] = pid
-        self._write()
+            self.write()
 
     def record_torchrun_ranks(self) -> None:
         """Record the ranks that torchrun has started, recognised by their environment."""
@@ -107,14 +100,14 @@ class RunHosts:
                 if env.get("RANK", "").isdigit() and "GROUP_RANK" in env:
                     self._record(pid, host, env)
         if len(self._ranks) > before:
-            self._write()
+            self.write()
 
     def _record(self, pid: int, host: str, env: dict[str, str]) -> None:
         row = {"rank": int(env["RANK"]), "host": host, "local_rank": int(env["LOCAL_RANK"])}
         row |= {"attempt": int(env.get("TORCHELASTIC_RESTART_COUNT", 0)), "pid": pid}
         self._ranks[pid] = row
 
-    def _write(self) -> None:
+    def write(self) -> None:
         ranks = list(self._ranks.values())
         content = {"hosts": self.entries, "agents": self.agents, "ranks": ranks}
         files.write_json(self.folder / rank_errors.HOSTS_FILE, content)
@@ -133,7 +126,7 @@ class RunHosts:
 class SupervisedRun:
     """One run, until its last process is gone. tell: sends the kernel an event."""
 
-    def __init__(self, request: RunRequest, server: spawn.ForkServer, tell=lambda event: None):
+    def __init__(self, request: RunRequest, server: spawn.ForkServer, tell):
         self.request, self.server, self.tell = request, server, tell
         self.folder = Path(request.run)
         self.processes = {}  # rank, or name of a launcher -> what was started last; and the store
@@ -174,7 +167,8 @@ class SupervisedRun:
         await self.devices.take()
         try:
             async with asyncio.timeout(START_SECONDS):
-                await self.hosts.make()
+                if self.request.hosts > 1:
+                    await self.hosts.make()
                 if self.request.agents:
                     for host in range(len(self.request.agents)):
                         if host not in self.request.absent:
@@ -220,7 +214,8 @@ class SupervisedRun:
         self.processes[name] = started = await spawn.start_program(*how)
         self.pids.append(started.pid)
         if place:
-            self.hosts.record_agent(name, started.pid)
+            self.hosts.agents[name] = started.pid
+            self.hosts.write()
 
     async def join(self, host: int) -> None:
         """Start torchrun on a host on which there is none: it was absent, or has been lost."""

@@ -7,10 +7,7 @@ from bootcamp.records import flight_recorder
 
 
 class Heartbeat:
-    """Writes `<process id> <steps done>` to `<run_dir>/ranks/<rank>.beat`.
-
-    From its creation on the rank also answers when it is asked where it stands.
-    """
+    """Writes `<process id> <steps done>` to ranks/<rank>.beat, and answers where it stands."""
 
     def __init__(self, run_dir: Path, rank: int):
         ranks = Path(run_dir) / "ranks"

@@ -33,10 +33,7 @@ class RankErrors:
 
 
 def read_processes(folder: Path) -> list[dict]:
-    """Read the processes of a run over several hosts, in the order of their start.
-
-    Each has its rank, host, attempt and local rank. Empty for a run on one host.
-    """
+    """Read a row for each process of a run over several hosts, in the order of their start."""
     return read_json(folder / HOSTS_FILE).get("ranks", [])
 
 

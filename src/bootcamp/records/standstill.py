@@ -81,10 +81,6 @@ class Rank:
         """The line of the script that it is in, such as "train.py:42 in step"; empty if unknown."""
         return _find_script_line(re.findall(r'File "(.+)", line (\d+) in (.+)', self.stack))
 
-    @property
-    def last_completed(self) -> Collective | None:
-        return next((each for each in reversed(self.collectives) if each.completed), None)
-
 
 def read_rank(dump: dict | None, stack: str, ending: str | None) -> Rank:
     """Read a rank's state from what it left. dump: its flight recorder's; None if there is none."""
@@ -95,7 +91,11 @@ def read_rank(dump: dict | None, stack: str, ending: str | None) -> Rank:
     raised = dump.get("raised") or ""
     if raised and not ending:
         ending = f"ended with {PLACE_IN_GLOO.sub('', raised.splitlines()[0]).partition('. ')[0]}"
-    found = _correct_completions(found, last_failed=bool(FAILED_COLLECTIVE.search(raised)))
+    # gloo's recorder calls a failed collective completed too, and notes a completion late: what a
+    # later one of the group has followed is over
+    reliable = found[:-1] if FAILED_COLLECTIVE.search(raised) else found
+    newest = {each.group: each.number for each in reliable if each.completed}
+    found = [replace(each, completed=each.number <= newest.get(each.group, 0)) for each in found]
     return Rank(dump.get("host"), found, stack, ending)
 
 
@@ -114,17 +114,6 @@ def _read_collective(entry: dict, groups: dict[str, list[int]]) -> Collective:
         timeout=entry["timeout_ms"] / 1e3,
         call_site=_find_script_line(frames),
     )
-
-
-def _correct_completions(found: list[Collective], last_failed: bool) -> list[Collective]:
-    """Fix which collectives gloo's recorder calls completed.
-
-    It records a completion late: a collective is over if a later one of its group is. And it
-    records a failed collective as completed; last_failed says that the last one found is such.
-    """
-    reliable = found[:-1] if last_failed else found
-    newest = {each.group: each.number for each in reliable if each.completed}
-    return [replace(each, completed=each.number <= newest.get(each.group, 0)) for each in found]
 
 
 def _find_script_line(frames: list[tuple]) -> str:
@@ -177,18 +166,8 @@ class _Divergence:
         host = self.ranks[numbers[0]].host if len(numbers) == 1 else None
         return units.ranks(numbers) + (f" on {host}" if host else "")
 
-    @property
-    def wait_phrase(self) -> str:
-        """Say which ranks wait for which, as one edge in a cycle of waits."""
-        site = self.present[self.waiting[0]].call_site
-        phrase = f"{self.name(self.waiting)} in {self.call} for {self.name(self.absent)}"
-        return phrase + (f" ({site})" if site else "")
-
     def describe(self, culprits: tuple[int, ...]) -> tuple[str, tuple[int, ...], str]:
-        """Return the kind of standstill, the ranks to look at first, and a sentence.
-
-        culprits: the absent ranks that wait for no other rank.
-        """
+        """Return the kind of standstill, the ranks to look at first, and a sentence."""
         if self.kind == "missing":
             died = any(self.ranks[rank].ending for rank in culprits)
             return "died" if died else "missing", culprits, self._describe_missing(culprits)
@@ -262,8 +241,12 @@ def explain(ranks: dict[int, Rank]) -> Standstill:
         if culprits or divergence.kind != "missing":
             return Standstill(*divergence.describe(culprits), table)
     if divergences:
-        waits = ", ".join(divergence.wait_phrase for divergence in divergences)
-        sentence = f"the ranks wait for each other: {waits}"
+        waits = [
+            f"{each.name(each.waiting)} in {each.call} for {each.name(each.absent)} "
+            f"({each.present[each.waiting[0]].call_site or 'from a line that is not known'})"
+            for each in divergences
+        ]
+        sentence = f"the ranks wait for each other: {', '.join(waits)}"
         return Standstill("order", tuple(sorted(waiting)), sentence, table)
     sentence = (
         "no rank stands in a collective that torch's recorder has: gloo's has no send and recv, "
@@ -310,7 +293,8 @@ def _make_table(ranks: dict[int, Rank], divergences: list[_Divergence]) -> Table
         collective = rank.open_collective
         where = (rank.current_line or (collective.call_site if collective else ""), rank.ending)
         row = {"rank": number} | ({"host": rank.host or "?"} if several_hosts else {})
-        row["last completed"] = str(rank.last_completed or "")
+        completed = [each for each in rank.collectives if each.completed]
+        row["last completed"] = str(completed[-1]) if completed else ""
         row["standing in"] = str(collective or "")
         row["waits for"] = absent.get(collective.group, "") if collective else ""
         row["where it is"] = ", ".join(filter(None, where)) or "no answer"

@@ -1,5 +1,6 @@
 """The records that ranks write: rank 0's line for each step, and each rank's at its end."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -40,18 +41,14 @@ class Steps:
         except OSError:
             return []
         self._position += len(complete) + len(newline)
-        rows = [row for line in complete.splitlines() if (row := _parse_row(line)) is not None]
+        rows = []
+        for line in complete.splitlines():
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict) and isinstance(row.get("step"), int):
+                    rows.append(Record(row))
         self._rows |= {row["step"]: row for row in rows}
         return rows
-
-
-def _parse_row(line: bytes) -> Record | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    is_step = isinstance(row, dict) and isinstance(row.get("step"), int)
-    return Record(row) if is_step else None
 
 
 def read_steps(run_dir: Path | str) -> list[Record]:

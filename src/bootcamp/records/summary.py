@@ -69,10 +69,7 @@ def compute_quartiles(values: list[float]) -> dict:
 
 
 def summarize_steps(steps: list[dict]) -> dict:
-    """Return a run's number of steps, final loss, step time and throughput.
-
-    Times are those after warm-up: without the first three steps, or without the first half of few.
-    """
+    """Summarize a run's steps; times without the first three of them, or the first half of few."""
     if not steps:
         return {"steps": 0}
     warm = steps[min(WARMUP_STEPS, len(steps) // 2) :]

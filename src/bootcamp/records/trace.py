@@ -80,9 +80,8 @@ def separate_waiting(timelines: dict[int, dict], world: int) -> dict[int, dict]:
 
     A rank waits in a collective until the last rank has entered it; the k-th collectives of all
     ranks belong together. Where calls overlap, sending counts. `separated` is False, and sending is
-    all of it, where that is unknown: a trace is missing, ranks called different collectives,
-    messages went from one rank to another, or a rank left a collective before another had entered
-    it, as in groups of ranks.
+    all of it, where that is unknown: a trace is missing, messages went from one rank to another,
+    ranks called different collectives, or one left before another had entered, as in groups.
     """
     entered = _find_last_entries(list(timelines.values()), world)
     separated = {}

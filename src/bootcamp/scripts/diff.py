@@ -96,10 +96,7 @@ class ScriptDiff:
     __repr__ = __str__
 
     def reasons(self) -> list[str]:
-        """Give the reason for each of the diff's `lines`, "" where there is none.
-
-        An added line has its own reason, a removed line the one that it had in the parent.
-        """
+        """Give each line's reason, "" for none; a removed line has the one from the parent."""
         kept = {line.strip() for line in list_code_lines(self.child)}  # such a line has only moved
         before = read_reasons(self.parent).items()
         removed = {line: f"Was: {why}" for line, why in before if line.strip() not in kept}

@@ -91,11 +91,7 @@ def list_ancestors(path: Path) -> list[Path]:
 
 
 def describe(script: str | Path) -> Script:
-    """Return the Script of a name or a path.
-
-    A variant or a reader's copy is described by the script that it was made from, any other file
-    as a plain script that torchrun starts.
-    """
+    """Return the Script of a name or a path; of a copy, the one that it was made from."""
     if str(script) in SCRIPTS:
         return SCRIPTS[str(script)]
     path = Path(script).resolve()
@@ -124,10 +120,7 @@ def _find_original(path: Path) -> Path:
 
 
 def record_copy(path: Path | str, script: str | Path) -> None:
-    """Record that a file is a copy of a script, so that it is launched as that script is.
-
-    A copy of a copy has the same original. The text can't tell: it may be broken Python.
-    """
+    """Record that a file is a copy of a script, or of its original, to be launched as that one."""
     path, source = Path(path).resolve(), find(script)
     note = {str(path): str(_find_original(source))}
     files.update_json(variants_folder() / "index.json", lambda index: index.update(note))

@@ -46,7 +46,7 @@ def read(checkpoint: Path | str) -> tuple[dict, artifacts.ModelInfo]:
         else:  # mapped: the optimizer, which is not used, is not read
             saved = torch.load(place, map_location="cpu", weights_only=True, mmap=True)
         settings = saved["settings"] if saved["format"] == FORMAT else None
-    except (Exception, sharded_checkpoint.read_error()) as error:  # torch raises many kinds
+    except Exception as error:  # torch raises many kinds
         kind = getattr(error, "strerror", None) or type(error).__name__
         why = f"no checkpoint of this course can be read there ({kind})"
         raise ConfigError(f"{checkpoint}: {why}. {unknown}") from None

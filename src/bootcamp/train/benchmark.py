@@ -50,8 +50,7 @@ def measure_flops_per_second(device: str, dtype: str) -> float:
 def measure_stream_bytes_per_second(device: str) -> float:
     """Measure memory bandwidth: bytes read and written per second by scaling a large tensor.
 
-    The tensor exceeds the caches. It is scaled in place, because a CPU that writes elsewhere first
-    reads the cache lines that it overwrites (write-allocate; STREAM, McCalpin 1995).
+    In place: a CPU that writes elsewhere first reads what it overwrites (STREAM, McCalpin 1995).
     """
     numbers = torch.ones(STREAMED_BYTES[device] // 4, device=device)
     return 2 * numbers.nbytes / time_fastest_call(lambda: numbers.mul_(1.0), device)
@@ -68,8 +67,7 @@ def read_cache_bytes(device: str) -> int | None:
 def measure(device: str, dtype: str, size: str, batch: int) -> dict:
     """Measure peak, bandwidth, cache and operations of this process's cores or GPU.
 
-    The roof is measured again between the operations, and the best counts: on a busy machine one
-    moment's roof could be below the next moment's operation.
+    The roof is measured again between the operations, and the best counts: the load may change.
     """
     cache = read_cache_bytes(device)
     peaks, bandwidths, measured = [], [], []

@@ -59,10 +59,7 @@ def _check_place(path: Path, is_folder: bool) -> None:
     """Refuse a place that can't be written to now, rather than after hours of training."""
     if path.exists() and path.is_dir() != is_folder:
         found, expected = ("a file", "a folder") if is_folder else ("a folder", "a file")
-        refuse(
-            f"--save {path}: this is {found}, and this script saves into {expected}. "
-            "Give another place; --resume takes up either."
-        )
+        refuse(f"--save {path}: this is {found}, and this script saves into {expected}.")
     if is_folder and environment.rank() == 0:
         sharded_checkpoint.clear_unfinished(path)
 
@@ -85,17 +82,12 @@ def _agree(args, look, mark):
 
 
 def _find(args) -> Path | None:
-    """Find the file or folder to resume; None if this run's --save will write it.
-
-    So one command serves the first start and each restart. Raises ConfigError if it is missing.
-    """
+    """Find what to resume; None if --save will write it. Raises ConfigError if it is missing."""
     path = Path(args.resume)
     place = path if path.is_file() else sharded_checkpoint.find_newest(path)
     is_own = args.save and path.resolve() == Path(args.save).resolve()
     if place is None and not is_own:
-        raise ConfigError(
-            "there is no such file. Give one that --save has written, or that --save writes."
-        )
+        raise ConfigError("there is no such file. Give one that --save has written or writes.")
     return place
 
 
@@ -109,31 +101,19 @@ def _read(args, place: Path, model) -> dict:
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except OSError as error:
-        raise ConfigError(
-            f"it can't be read: {error.strerror or error}. Give a place that every rank may read."
-        ) from None
-    except (Exception, sharded_checkpoint.read_error()) as error:  # torch raises many kinds
-        raise ConfigError(
-            f"no checkpoint of this course ({type(error).__name__}). "
-            "Give a file or a folder that --save has written."
-        ) from None
+        raise ConfigError(f"it can't be read by every rank: {error.strerror or error}.") from None
+    except Exception as error:  # torch raises many kinds
+        kind = type(error).__name__
+        why = f"no checkpoint of this course ({kind}). Give what --save has written."
+        raise ConfigError(why) from None
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        raise ConfigError(
-            "no checkpoint of this version of the course. "
-            "Give a file or a folder that its --save has written."
-        )
+        raise ConfigError("no checkpoint of this version of the course. Give one of its --save.")
     for name in SETTINGS:
         was, now = saved["settings"].get(name), getattr(args, name)
         if was != now:
-            raise ConfigError(
-                f"saved with --{name.replace('_', '-')} {was}, this run has {now}. "
-                "Give the flags that it was saved with."
-            )
-    if saved["steps_done"] >= args.steps:
-        raise ConfigError(
-            f"it was saved after {saved['steps_done']} steps, and this run ends after "
-            f"{args.steps}. Give more --steps."
-        )
+            raise ConfigError(f"saved with --{name.replace('_', '-')} {was}, this run has {now}.")
+    if (done := saved["steps_done"]) >= args.steps:
+        raise ConfigError(f"it was saved after {done} steps. Give more --steps than {args.steps}.")
     return saved
 
 

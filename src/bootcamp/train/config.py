@@ -197,10 +197,7 @@ def _check_batch(context: RunContext) -> None:
     """Refuse a global batch that the data or the ranks don't allow."""
     args, shares = context.args, context.data_parallel
     if args.global_batch > (samples := len(data.dataset(args))):
-        refuse(
-            f"--global-batch {args.global_batch}: the data has {samples} samples for {args.model} "
-            f"at size {args.size}. Give at most that many."
-        )
+        refuse(f"--global-batch {args.global_batch}: the data has {samples} samples. Give fewer.")
     if args.global_batch % shares:
         below = args.global_batch - args.global_batch % shares
         nearest = f"{below} or {below + shares}" if below else f"{shares}"
@@ -287,10 +284,7 @@ def find_folder(given: str | None) -> Path:
 
 
 def claim_folder(context: RunContext) -> None:
-    """Create the run folder and its `config.json`, on rank 0; a restart or `--resume` reuses it.
-
-    Refuses a folder that holds anything else or can't be written.
-    """
+    """Create the run folder and its `config.json`, on rank 0; a restart or `--resume` reuses it."""
     folder = context.run_dir
     launched = os.environ.get("BOOTCAMP_RUN") == str(folder)  # our launcher has made it
     resumes = context.args.resume and (folder / "config.json").exists()
@@ -298,19 +292,13 @@ def claim_folder(context: RunContext) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not goes_on and not launched and any(folder.iterdir()):
-            refuse(
-                f"--run-dir {folder} is not empty, it may hold another run. "
-                "Give a new folder, or delete that one."
-            )
+            refuse(f"--run-dir {folder} is not empty, it may hold another run. Give a new folder.")
         (folder / "ranks").mkdir(exist_ok=True)
         if not (folder / "summary.json").exists() or goes_on:
             summary.reserve(folder)  # a run that goes on begins without its last attempt's verdict
         summary.write_json(folder / "config.json", _configuration(context))
     except OSError as error:
-        refuse(
-            f"--run-dir {folder} can't be written: {error.strerror}. "
-            "Give a folder that you may write to, on a disk that is not full."
-        )
+        refuse(f"--run-dir {folder} can't be written: {error.strerror}. Give another folder.")
 
 
 def _configuration(context: RunContext) -> dict:

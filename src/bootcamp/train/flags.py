@@ -78,8 +78,8 @@ def check_heads(context: RunContext) -> None:
     kv_heads, ranks = context.args.kv_heads, context.mesh[-1]
     if kv_heads and kv_heads % ranks:
         refuse(
-            f"--kv-heads {kv_heads}: key-value heads do not divide over {ranks} ranks, and here no "
-            "rank keeps a copy of another rank's. Start fewer ranks, or ask for more such heads."
+            f"--kv-heads {kv_heads}: key-value heads do not divide over {ranks} ranks. "
+            "Start fewer ranks, or ask for more such heads."
         )
 
 
@@ -87,9 +87,7 @@ def count_parts_of_rank(context: RunContext, model: str, parts: str) -> int:
     """Count a rank's heads, stripes or experts of each layer. Refuses what does not divide."""
     args, ranks = context.args, context.mesh[-1]  # neighbours share a layer: the last axis
     if args.model != model:
-        refuse(
-            f"--model {args.model}: this script divides {parts} over ranks. Say --model {model}."
-        )
+        refuse(f"--model {args.model}: this script divides {parts}. Say --model {model}.")
     count = models.shape(args)[parts]
     if count % ranks:
         refuse(

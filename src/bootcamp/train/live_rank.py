@@ -111,10 +111,7 @@ def cut_connections() -> None:
 
 
 def keep_watch(notebook: Connection, orders: queue.SimpleQueue, sending: threading.Lock) -> None:
-    """Pass the notebook's orders on, and report the collective in which the main thread waits.
-
-    If this fails or the notebook has gone, the process ends: nobody could reach it any more.
-    """
+    """Pass the notebook's orders on, and report the collective in which the main thread waits."""
     main_thread, last, since, used = threading.main_thread().ident, None, 0.0, 0.0
     reported = {}
     try:
@@ -134,7 +131,7 @@ def keep_watch(notebook: Connection, orders: queue.SimpleQueue, sending: threadi
                     notebook.send(("state", waits))
             reported = waits
     finally:
-        os._exit(1)
+        os._exit(1)  # nobody could reach it any more
 
 
 def find_collective(frame) -> tuple[str, int] | None:
@@ -146,10 +143,7 @@ def find_collective(frame) -> tuple[str, int] | None:
 
 
 def run_cell(shell, code: str) -> dict:
-    """Run a cell as IPython does: the text that it printed and showed, its error if any, `calls`.
-
-    calls: of collectives so far. The ranks still agree if all have called as many.
-    """
+    """Run a cell as IPython does: its text, its error if any, `calls` of collectives so far."""
     from IPython.utils.capture import capture_output
 
     shell.trace = []

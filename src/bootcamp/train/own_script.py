@@ -83,8 +83,7 @@ class Samples:
             raise RuntimeError(
                 f"own_script.Run got {known} sample ids in this step and expected "
                 f"{self.batch_size}: give it the DataLoader of the training loop, and have one "
-                "`with run.step():` for each batch. Without a DataLoader, call run.samples() in "
-                "each step, with those of this rank."
+                "`with run.step():` for each batch. Without one, call run.samples() in each step."
             )
         taken, self._ids = self._ids[: self.batch_size], self._ids[self.batch_size :]
         return taken
@@ -113,26 +112,18 @@ def watch_loader(loader: DataLoader, world: int, batches: int = 1) -> Samples:
 def _check_loader(loader: DataLoader, world: int) -> None:
     """Raise TypeError or ValueError where other numbers of ranks could not get its batches."""
     if not isinstance(loader, DataLoader):
-        raise TypeError(
-            f"own_script.Run got a {type(loader).__name__}: give it the DataLoader of the training "
-            "loop, or without one the number of samples of a step on this rank."
-        )
+        kind = type(loader).__name__
+        raise TypeError(f"own_script.Run got a {kind}: give it the DataLoader, or a step's samples")
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
-        raise ValueError(
-            f"own_script.Run needs a DataLoader with batch_size= and {ADVICE}: without them nobody "
-            "knows which samples a rank got."
-        )
+        raise ValueError(f"own_script.Run needs a DataLoader with batch_size= and {ADVICE}")
     if isinstance(sampler, RandomSampler):
         raise ValueError(
             "the DataLoader has shuffle=True, so its order is another one for another number of "
             f"ranks. Give it {ADVICE} instead, and call sampler.set_epoch(epoch) in each epoch."
         )
     if not loader.drop_last:
-        raise ValueError(
-            "the DataLoader keeps an incomplete last batch, which ranks can't share equally: give "
-            "it drop_last=True."
-        )
+        raise ValueError("ranks can't share an incomplete last batch: give it drop_last=True")
     if not isinstance(sampler, DistributedSampler):
         return
     if sampler.num_replicas != world:

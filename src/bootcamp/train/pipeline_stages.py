@@ -53,8 +53,8 @@ def check(context: RunContext) -> None:
         )
     if args.model == "resnet50":
         refuse(
-            "--model resnet50: its BatchNorm would normalise each micro-batch by itself, which is "
-            "another training. Choose gpt, mlp or striped-lstm."
+            "--model resnet50: its BatchNorm would normalise each micro-batch by itself. "
+            "Choose gpt, mlp or striped-lstm."
         )
 
 

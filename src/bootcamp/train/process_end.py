@@ -54,11 +54,8 @@ def classify_exception(error: BaseException) -> str:
 
 
 def leave_without_freeing() -> None:
-    """Leave by os._exit when the script ends: freeing a process group can hang (see the appendix).
-
-    atexit functions don't get the exit code, so sys.exit is wrapped to keep it.
-    """
-    codes, plain_exit = [0], sys.exit
+    """Leave by os._exit with the exit code: freeing a process group can hang (see the appendix)."""
+    codes, plain_exit = [0], sys.exit  # wrapped: atexit functions don't get the exit code
 
     def exit_keeping_code(code=None):
         codes.append(code if isinstance(code, int) else int(code is not None))

@@ -16,9 +16,8 @@ from bootcamp.train.step_clock import Clock, StepLog
 class Run:
     """Record one rank's training: `step` around every step, `loss` behind it, `finish` at the end.
 
-    model, optimizer: read for bytes and fingerprints, never changed; without an optimizer a step
-    is a forward. batches: the data.Batches of the script. world: the number of ranks as the
-    script's framework reports it.
+    model, optimizer: read for bytes and fingerprints, never changed; without an optimizer a step is
+    a forward. batches: the script's data.Batches. world: the ranks that its framework counts.
     """
 
     def __init__(self, context: RunContext, model, optimizer, batches, world: int):
@@ -108,15 +107,9 @@ class Run:
         summary.write_json(self.folder / "ranks" / f"{self.rank}.json", record)
         if self.rank == 0:
             flops = models.flops_per_sample(self.args, trained=self.optimizer is not None)
-            summary.write(
-                self.folder,
-                "ok",
-                world_size=self.world,
-                launcher=environment.launcher(),
-                restarts=environment.attempt(),
-                peak_bytes=record["peak_bytes"],
-                flops_per_sample=flops,
-            )
+            how = {"launcher": environment.launcher(), "restarts": environment.attempt()}
+            measured = {"peak_bytes": record["peak_bytes"], "flops_per_sample": flops}
+            summary.write(self.folder, "ok", world_size=self.world, **how, **measured)
         process_end.leave_without_freeing()
 
     def _record(self) -> dict:

@@ -42,10 +42,7 @@ def count_sent_bytes() -> dict[str, int]:
 
 
 def _read_written_bytes(info: bytes) -> int:
-    """Read the bytes written to a connection from its struct tcp_info.
-
-    Not those acknowledged: at the end of a step the last acknowledgement may still be on its way.
-    """
+    """Read the bytes written, from struct tcp_info; an acknowledgement may still be on its way."""
     if len(info) < BYTES_RETRANS + 8:  # before Linux 4.19
         return struct.unpack_from("Q", info, BYTES_ACKED)[0]
     (not_sent,) = struct.unpack_from("I", info, NOT_SENT)

@@ -48,13 +48,6 @@ def clear_unfinished(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def read_error() -> type[BaseException]:
-    """Return the exception that DCP raises for an incomplete folder."""
-    from torch.distributed.checkpoint import CheckpointException
-
-    return CheckpointException
-
-
 def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callable[[], None]:
     """Begin to save a state; return a function that waits for it and publishes the folder.
 
@@ -109,7 +102,7 @@ def read(place: Path, wanted: dict[str, torch.Tensor] | None = None) -> dict:
 
     wanted: this rank's parameters and buffers by name; None is all of them, whole, without the
     optimizer. Returns `steps_done`, `settings` and `sequence`, and by these names `model` (tensors)
-    and `optimizer` (dictionaries).
+    and `optimizer` (dictionaries). Raises an Exception for an incomplete folder.
     """
     from torch.distributed import checkpoint as dcp
 
@@ -124,7 +117,10 @@ def read(place: Path, wanted: dict[str, torch.Tensor] | None = None) -> dict:
             state["optimizer"].setdefault(owner, {})[entry] = saved
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended
-        dcp.load(state, checkpoint_id=place)
+        try:
+            dcp.load(state, checkpoint_id=place)
+        except dcp.CheckpointException as error:  # which is no Exception
+            raise ValueError(f"an incomplete checkpoint: {error}") from None
     return json.loads((place / "settings.json").read_text()) | state
 
 

@@ -29,10 +29,7 @@ def gather(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def wrap_like(value: torch.Tensor, parameter: torch.Tensor):
-    """Wrap this rank's part of a momentum, say, as a DTensor if the parameter is sharded.
-
-    Shares its memory. A value of another shape, such as a count of steps, is returned as it is.
-    """
+    """Wrap a rank's part as a DTensor like its parameter; another shape's value stays as it is."""
     like = layout(parameter)
     if like is None or hasattr(value, "placements") or value.shape != local(parameter).shape:
         return value
@@ -110,10 +107,7 @@ def gather_deepspeed(engine, keep: bool) -> dict[str, dict]:
 
 @torch.no_grad()
 def fill_deepspeed(engine, saved: dict) -> None:
-    """Cut a whole state into DeepSpeed's parts: parameters, its copy of them, their state.
-
-    Buffers, such as BatchNorm's statistics, are whole on each rank.
-    """
+    """Cut a whole state into DeepSpeed's parts: parameters, its copy of them, their state."""
     import deepspeed
     from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
@@ -126,7 +120,7 @@ def fill_deepspeed(engine, saved: dict) -> None:
         }
     if engine.zero_optimization_stage() < 3:
         engine.optimizer._lazy_init_hp_params_optimizer_state()  # lets parameters find their state
-    fill(dict(engine.module.named_buffers()), saved["model"])
+    fill(dict(engine.module.named_buffers()), saved["model"])  # these are whole on each rank
     for name, parameter in engine.module.named_parameters():
         value = saved["model"][name].to(parameter.device)
         with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):

@@ -113,9 +113,7 @@ class StepLog:
             return
         row, seconds = self._last_step
         if not self._last_loss:
-            raise RuntimeError(
-                f"step {row['step']} has no loss: call run.loss(...) after each step's block"
-            )
+            raise RuntimeError(f"step {row['step']} has no loss: call run.loss(...) behind it")
         loss, pending = self._last_loss
         if pending:
             getattr(pending, "wait", pending)()  # on NCCL only the GPU's stream waits

@@ -1,9 +1,8 @@
 """ResNet-50 for images (He et al., arXiv:1512.03385), in its v1.5: the 3x3 convolution strides.
 
 The original strides in the 1x1 convolution before it, which skips three of four positions; v1.5 is
-what torchvision and most published numbers mean by ResNet-50. No convolution has a bias: the
-BatchNorm behind it subtracts the mean and any bias with it, whose gradient would be pure rounding
-noise.
+what torchvision and most published numbers mean by ResNet-50. No convolution has a bias: BatchNorm
+subtracts it with the mean, so that its gradient would be pure rounding noise.
 """
 
 from functools import partial

@@ -23,16 +23,14 @@ class StripedLSTM(nn.Module):
     (num_layers, batch, hidden_size), zeros if not given. Stripe k is the k-th part of hidden_size.
     With one stripe it is nn.LSTM.
 
-    Raises ValueError if hidden_size doesn't divide into num_stripes, or at the call if the state
-    is that of another number of layers.
+    Raises ValueError for stripes that don't divide hidden_size, or a state of other layers.
     """
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int, num_stripes: int):
         super().__init__()
         if num_stripes < 1 or hidden_size % num_stripes:
             raise ValueError(
-                f"hidden_size {hidden_size} does not divide into {num_stripes} stripes of equal "
-                "width: give a num_stripes that divides it"
+                f"hidden_size {hidden_size} does not divide into {num_stripes} stripes"
             )
         self.num_stripes = num_stripes
         inputs = [input_size] + [hidden_size] * (num_layers - 1)
@@ -54,34 +52,25 @@ class StripedLSTM(nn.Module):
         self.num_stripes = len(stripes)
 
     def forward(self, x, state=None):
-        h_n, c_n = [], []
-        for stripes, states in zip(self.layers, self._split_state(state), strict=True):
-            results = [stripe(x, initial) for stripe, initial in zip(stripes, states, strict=True)]
+        h_n, c_n, initial = [], [], [None] * self.num_stripes
+        if state and {len(part) for part in state} != {len(self.layers)}:
+            counts = " and ".join(str(len(part)) for part in state)
+            raise ValueError(
+                f"the state has {counts} layers, this StripedLSTM has {len(self.layers)}"
+            )
+        for number, stripes in enumerate(self.layers):
+            if state:
+                own = (part[number : number + 1].chunk(self.num_stripes, dim=-1) for part in state)
+                initial = list(zip(*own, strict=True))
+            results = [stripe(x, given) for stripe, given in zip(stripes, initial, strict=True)]
             x = torch.cat([output for output, _ in results], dim=-1)
             h_n.append(torch.cat([h for _, (h, _) in results], dim=-1))
             c_n.append(torch.cat([c for _, (_, c) in results], dim=-1))
         return x, (torch.cat(h_n), torch.cat(c_n))
 
-    def _split_state(self, state) -> list[list]:
-        """Split the state into (h, c) by layer and stripe, each (1, batch, units); None: zeros."""
-        if state is None:
-            return [[None] * self.num_stripes for _ in self.layers]
-        if {len(part) for part in state} != {len(self.layers)}:
-            counts = " and ".join(str(len(part)) for part in state)
-            raise ValueError(
-                f"the state has {counts} layers, this StripedLSTM has {len(self.layers)}: give h_0 "
-                "and c_0 of (num_layers, batch, hidden_size)"
-            )
-        h_0, c_0 = (part.unsqueeze(1).chunk(self.num_stripes, dim=-1) for part in state)
-        stripes = list(zip(h_0, c_0, strict=True))
-        return [[(h[i], c[i]) for h, c in stripes] for i in range(len(self.layers))]
-
 
 class Layer(nn.Module):
-    """One layer as a stage, (batch, context, width) -> the same shape: x plus the LSTM's output.
-
-    Between stages the batch comes first, so that a pipeline cuts micro-batches along dimension 0.
-    """
+    """One layer as a stage, (batch, context, width) -> the same shape: x plus the LSTM's output."""
 
     def __init__(self, width: int, stripes: int):
         super().__init__()
