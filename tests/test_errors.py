@@ -56,28 +56,18 @@ def test_texts_are_explained_by_their_entry(name):
         assert any(re.search(line, text) for text in needed), f"no text needs {line}"
 
 
-def test_texts_name_an_entry_and_a_wording():
+def test_texts_and_entries_are_there_once_and_name_lessons_and_known_errors():
+    numbers = {path.name.partition("_")[0] for path in NOTEBOOKS.glob("*.ipynb")}
+    assert {entry.lesson for entry in errors.ENTRIES} <= numbers
     assert {name for name, _, _ in KNOWN} == set(BY_ENTRY)
-    assert all(wording.strip() for _, wording, _ in KNOWN)
-    assert len(KNOWN) >= 300
+    assert {record["entry"] for record in RECORDED} <= set(BY_ENTRY)
+    assert len(BY_ENTRY) == len(errors.ENTRIES), "two have the same name"
     assert len({text for _, _, text in KNOWN}) == len(KNOWN)
 
 
-def test_records_are_of_known_errors_and_name_no_machine():
-    assert len(RECORDED) >= 90
-    assert {record["entry"] for record in RECORDED} <= set(BY_ENTRY)
-    assert all(record["torch"] and record["machine"] for record in RECORDED)
-    text = errors.RECORDED.read_text()
-    assert not [place for place in ("/work/", "/home/", "/tmp/", "/root/") if place in text]
-
-
 def test_unrelated_errors_stay_unknown():
-    assert len(UNRELATED) >= 70
     assert [(head, explained(text)) for head, text in UNRELATED if explained(text)] == []
-    told = errors.explain("KeyError: 'cheese'")
-    assert "does not know" in str(told)
-    assert all(thing in str(told) for thing in errors.UNKNOWN.values())
-    assert "<dl>" in told._repr_html_()
+    assert "does not know" in str(errors.explain("KeyError: 'cheese'"))
 
 
 def test_texts_are_claimed_by_no_other_cause():
@@ -123,17 +113,6 @@ def test_prefixes_of_launchers_do_not_matter(said):
     assert explained(text) == "changed_in_place"
 
 
-def test_entries_are_complete_and_their_lessons_exist():
-    numbers = {path.name.partition("_")[0] for path in NOTEBOOKS.glob("*.ipynb")}
-    assert {entry.lesson for entry in errors.ENTRIES} <= numbers
-    assert {entry.tells for entry in errors.ENTRIES} == set(errors.TELLS)
-    assert len(BY_ENTRY) == len(errors.ENTRIES), "two have the same name"
-    for entry in errors.ENTRIES:
-        assert entry.means.endswith((".", ")"))
-        assert entry.fix.endswith((".", ")", '"'))
-        assert not entry.look_at.endswith(".")
-
-
 def test_explain_takes_exceptions_and_the_last_one(monkeypatch):
     wrong = RuntimeError("Distributed package doesn't have NCCL built in")
     assert errors.explain(wrong).entry.name == "no_nccl"
@@ -144,18 +123,11 @@ def test_explain_takes_exceptions_and_the_last_one(monkeypatch):
         errors.explain()
 
 
-def test_index_is_searched_by_words_and_by_a_pasted_error(monkeypatch):
-    import IPython.display
-
+def test_index_is_searched_by_words_and_by_a_pasted_error(displayed):
     assert len(errors.table()) == len(errors.ENTRIES)
     assert 0 < len(errors.table("optimizer")) < len(errors.ENTRIES)
     assert len(errors.table("no such words in it")) == 0
     assert len(errors.table("pair.cc:5] Connection closed by peer [10.0.0.7]:4421. GLHF")) == 1
-    layers = errors.layers()
-    assert sum(layers.column("errors")) == len(errors.ENTRIES)
-    assert sum(layers.column("recorded")) == len({record["entry"] for record in RECORDED})
-    assert all("\\" not in row["the error says"] for row in errors.table().rows)
-    shown = []
-    monkeypatch.setattr(IPython.display, "display", lambda it, **_: shown.append(it))
+    assert sum(errors.layers().column("errors")) == len(errors.ENTRIES)
     assert errors.index()["words"].description == "search"
-    assert any("<table>" in getattr(it, "data", "") for it in shown)
+    assert "<table>" in displayed.html

@@ -56,55 +56,34 @@ def test_two_variables_name_other_folders(tmp_path):
 @pytest.fixture
 def two_clones():
     """Two clones in a folder that every user may enter: one is root's, one nobody's."""
-    if os.geteuid() or not shutil.which("setpriv") or _ends_badly([*AS_NOBODY, sys.executable]):
+    python = [*AS_NOBODY, sys.executable, "-c", ""]
+    if os.geteuid() or not shutil.which("setpriv") or subprocess.run(python).returncode:
         pytest.skip("this process can't become another user")
     place = Path(tempfile.mkdtemp(prefix="bootcamp-clones-"))
     place.chmod(0o755)
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "work")
     for name in ("installed", "own"):
         for part in ("src", "notebooks"):
-            shutil.copytree(
-                paths.ROOT / part,
-                place / name / part,
-                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "work"),
-            )
+            shutil.copytree(paths.ROOT / part, place / name / part, ignore=ignored)
     subprocess.run(["chmod", "-R", "u=rwX,go=rX", str(place)], check=True)
     subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", str(place / "own")], check=True)
     yield place / "installed", place / "own"
     shutil.rmtree(place)
 
 
-def _ends_badly(python: list[str]) -> bool:
-    return subprocess.run([*python, "-c", ""], capture_output=True).returncode != 0
-
-
 def files(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-
-
-def make_as_nobody(package: Path, clone: Path) -> list[str]:
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("BOOTCAMP_LOGS", "BOOTCAMP_WORK")
-    }
-    env |= {"PYTHONPATH": str(package / "src"), "HOME": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [*AS_NOBODY, sys.executable, "-c", MAKES],
-        cwd=clone / "notebooks",
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
 
 
 @pytest.mark.slow
 def test_two_people_with_two_clones_and_one_environment_share_no_file(two_clones):
     installed, own = two_clones
     before, mine = files(installed), files(own)
-    told = make_as_nobody(installed, own)
+    env = {k: v for k, v in os.environ.items() if k not in ("BOOTCAMP_LOGS", "BOOTCAMP_WORK")}
+    env |= {"PYTHONPATH": str(installed / "src"), "HOME": str(own), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [*AS_NOBODY, sys.executable, "-c", MAKES]
+    how = {"cwd": own / "notebooks", "env": env, "text": True, "timeout": 200}
+    told = subprocess.run(command, stdout=subprocess.PIPE, check=True, **how).stdout.splitlines()
     assert told[0] == str(installed / "src" / "bootcamp" / "__init__.py")
     assert told[1] == str(own)
     assert all(path.startswith(f"{own}/") for path in told[2:8])
@@ -116,5 +95,4 @@ def test_two_people_with_two_clones_and_one_environment_share_no_file(two_clones
     for path in made:
         assert (own / path).stat().st_uid == NOBODY
         assert not stat.S_IMODE((own / path).stat().st_mode) & stat.S_IWOTH
-    command = (own / run / "config.json").read_text()
-    assert str(installed) not in command
+    assert str(installed) not in (own / run / "config.json").read_text()
