@@ -20,7 +20,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 import tomllib
 from pathlib import Path
 
@@ -83,15 +82,14 @@ def obstacle() -> str | None:
     compiler = os.environ.get("CXX", "g++" if sys.platform == "linux" else "c++")
     for tool, what in ((compiler, "C++ compiler"), ("make", "make")):
         if not shutil.which(tool):
-            return (
-                f"Horovod is not built: there is no {what} ({tool}). Install it (on Debian and "
-                "Ubuntu: apt install g++ make), then run make horovod."
+            install = (
+                "Install it (on Debian and Ubuntu: apt install g++ make), then run make horovod."
             )
-    version = subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True).stdout
+            return f"Horovod is not built: there is no {what} ({tool}). {install}"
+    said = subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True).stdout
+    version = said.strip()
     if compiler.endswith("g++") and int(version.split(".")[0] or 0) < OLDEST_COMPILER:
-        return (
-            f"Horovod is not built: g++ is {version.strip()}, it needs {OLDEST_COMPILER} or newer."
-        )
+        return f"Horovod is not built: g++ is {version}, it needs {OLDEST_COMPILER} or newer."
     return None
 
 
@@ -101,18 +99,17 @@ def build() -> Path:
     target.mkdir(parents=True, exist_ok=True)
     failed_log().unlink(missing_ok=True)
     print("Building Horovod (once for this Python and torch; about 5 minutes on two cores) ...")
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="bootcamp-horovod-") as scratch:
-        scratch = Path(scratch)
-        (scratch / "toolchain.cmake").write_text(TOOLCHAIN)
-        (scratch / "requirements.txt").write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
+    with tempfile.TemporaryDirectory(dir=target) as scratch:
+        toolchain, needed = Path(scratch, "toolchain.cmake"), Path(scratch, "requirements.txt")
+        toolchain.write_text(TOOLCHAIN)
+        needed.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
         log = target / "build.log"
         with open(log, "w") as output:
             built = subprocess.run(
                 [*pip("wheel"), "--no-build-isolation", "--no-deps", "--no-binary", "horovod"]
                 + ["--no-cache-dir", "--require-hashes", "--verbose"]
-                + ["--wheel-dir", str(scratch), "--requirement", str(scratch / "requirements.txt")],
-                env={**os.environ, **environment(scratch / "toolchain.cmake")},
+                + ["--wheel-dir", scratch, "--requirement", str(needed)],
+                env={**os.environ, **environment(toolchain)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
@@ -124,15 +121,8 @@ def build() -> Path:
             raise NotHere(
                 f"Horovod did not build: the end of its log is above, all of it in {log}."
             )
-        (wheel,) = scratch.glob("horovod-*.whl")
-        beside = target / f".{os.getpid()}.tmp"
-        shutil.copy(wheel, beside)
-        os.replace(beside, target / wheel.name)
-    seconds = time.monotonic() - began
-    (target / "build_seconds.txt").write_text(f"{seconds:.0f}\n")
-    size = (target / wheel.name).stat().st_size
-    print(f"Horovod {VERSION} built in {seconds:.0f} s, {size / 1e6:.1f} MB.")
-    return target / wheel.name
+        (wheel,) = Path(scratch).glob("horovod-*.whl")
+        return wheel.replace(target / wheel.name)
 
 
 def environment(toolchain: Path) -> dict[str, str]:
@@ -162,13 +152,6 @@ def run_pip(*arguments: str) -> None:
         raise NotHere("Horovod was not installed: pip's reason is above.")
 
 
-def install_group() -> None:
-    """Install what Horovod is built and run with: the group `horovod` of pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    packages = project["optional-dependencies"]["horovod"]
-    run_pip("--constraint", str(ROOT / "constraints.txt"), *packages)
-
-
 def install(wheel: Path) -> None:
     """Install the wheel, and note what it was built for."""
     run_pip("--no-deps", "--force-reinstall", str(wheel))
@@ -179,7 +162,7 @@ def main(once: bool = False) -> int:
     if installed():
         print(f"Horovod {VERSION} is installed.")
         return 0
-    wheel = cached_wheel()
+    wheel, project = cached_wheel(), tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     try:
         if not os.access(sysconfig.get_path("purelib"), os.W_OK, effective_ids=True):
             raise NotHere(f"Horovod is not installed: {sys.prefix} can't be written by this user.")
@@ -187,13 +170,11 @@ def main(once: bool = False) -> int:
             raise NotHere(why)
         if wheel is None and once and failed_log().exists():
             raise NotHere(f"Horovod did not build: see {failed_log()}. make horovod tries again.")
-        install_group()
+        needed = project["optional-dependencies"]["horovod"]  # to build and to run it
+        run_pip("--constraint", str(ROOT / "constraints.txt"), *needed)
         install(wheel or build())
-    except NotHere as why:
-        print(why, flush=True)
-        return CANNOT
-    except OSError as error:
-        print(f"Horovod is not built: {error}.", flush=True)
+    except (NotHere, OSError) as why:
+        print(why if isinstance(why, NotHere) else f"Horovod is not built: {why}.", flush=True)
         return CANNOT
     print(f"Horovod {VERSION} is installed, from {'the cache' if wheel else 'its source package'}.")
     return 0

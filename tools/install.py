@@ -24,8 +24,8 @@ import sys
 import sysconfig
 import tempfile
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 READER = ("kernel", "lab")  # what cells need, and JupyterLab
@@ -77,8 +77,7 @@ def versions_here(local: bool = False) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One call of pip: what it installs, its arguments, and the group that may fail, if any."""
 
     what: str
@@ -93,10 +92,9 @@ class Step:
 
 def steps(wanted: list[str], download: str | None = None) -> list[Step]:
     """List the calls of pip for what a reader needs and for the groups that are named."""
-    known = groups()
-    pinned = ["--constraint", "constraints.txt"]
-    how = ["download", "--dest", download, *pinned] if download else ["install", *pinned]
-    index = os.environ.get("TORCH_INDEX")
+    known, index = groups(), os.environ.get("TORCH_INDEX")
+    how = ["download", "--dest", download] if download else ["install"]
+    how += ["--constraint", "constraints.txt"]
     torch = [*how, *(["--index-url", index] if index else []), "torch"]
     # setuptools is installed first, so the package can be built without asking the index for it
     course = [*how, "--no-build-isolation", *([] if download else ["--editable"]), "."]
@@ -140,14 +138,13 @@ def run(wanted: list[str], download: str | None) -> int:
     here, known_pins = versions_here(), pins()
     outdated = any(known_pins.get(name, version) != version for name, version in here.items())
     outdated = outdated or here.get("bootcamp") != project()["project"]["version"]
-    todo = [
-        step for step in steps(wanted, download) if download or outdated or not step.is_done(here)
-    ]
-    if not todo:
-        return 0
+    todo = steps(wanted, download)
+    if not (download or outdated):
+        todo = [step for step in todo if not step.is_done(here)]
     done = "fetched" if download else "installed"
-    target, instead = download or sysconfig.get_path("purelib"), bool(site.ENABLE_USER_SITE)
-    if why := obstacle(target, instead and not download):
+    target = download or sysconfig.get_path("purelib")
+    instead = bool(site.ENABLE_USER_SITE) and not download
+    if todo and (why := obstacle(target, instead)):
         print(f"Nothing was {done}: {why}.")
         return 1
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -156,7 +153,7 @@ def run(wanted: list[str], download: str | None) -> int:
         print(f"{number} of {len(todo)}: {step.what} ...", flush=True)
         failed = subprocess.run([*pip, *step.arguments], cwd=ROOT).returncode
         if failed and not step.optional:
-            why = obstacle(target, instead and not download)
+            why = obstacle(target, instead)
             why = f"{why}. Then the same command goes on." if why else NO_REASON
             print(f"{step.what} was not {done}: {why}", flush=True)
             return failed
@@ -168,7 +165,7 @@ def run(wanted: list[str], download: str | None) -> int:
     if left_out:
         again = shlex.join([sys.executable, *sys.argv])  # a path may have a blank
         print(f"All else is {done}. To try again: {again}", flush=True)
-    if not download:
+    if todo and not download:
         with contextlib.suppress(OSError):  # packages went into this user's own folder
             Path(sys.prefix, ".ready").touch()
     return 0
@@ -185,19 +182,17 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := [name for name in given.groups if name not in ("all", *groups())]:
         parser.error(f"there is no group {unknown[0]}: there are all, {', '.join(names)}")
-    download = given.download
-    if download is not None:
-        if not download:  # as of a variable that is not set
-            parser.error("--download needs the name of a folder")
-        download = os.path.abspath(download)  # pip has another working directory
+    if given.download == "":  # as of a variable that is not set
+        parser.error("--download needs the name of a folder")
+    wanted = [name for name in given.groups if name not in ("all", *READER)]
+    if given.download or "all" in given.groups:
+        wanted = [name for name in names if given.download or name not in LATER]
+    if download := given.download and os.path.abspath(given.download):  # pip has another folder
         try:
-            Path(download).mkdir(parents=True, exist_ok=True)
+            os.makedirs(download, exist_ok=True)
         except OSError as error:
             print(f"Nothing was fetched: {download} can't be a folder ({error.strerror}).")
             return 1
-    wanted = [name for name in given.groups if name not in ("all", *READER)]
-    if download or "all" in given.groups:
-        wanted = [name for name in names if download or name not in LATER]
     try:
         return run(wanted, download)
     except KeyboardInterrupt:

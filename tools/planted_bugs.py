@@ -28,10 +28,6 @@ COPIED = ("src", "tests", "tools", "notebooks", "slides", "logs/reference")
 # For each bug its name, its file and what pytest is given, text that the file has exactly once, and
 # what stands in its place: the lines with a plus, or nothing.
 PLANTED = r"""
-# JupyterLab of the image can't be reached from outside
-Containerfile: tests/test_containers.py
-- --ServerApp.ip=0.0.0.0
-+ --no-browser
 # a blank in VENV is not refused
 Makefile: tests/test_install.py -k blank
 - ifneq ($(words $(VENV)),1)
@@ -93,10 +89,6 @@ src/bootcamp/classroom/predict.py: tests/test_predict.py -k amounts
 src/bootcamp/classroom/tasks.py: tests/test_classroom.py -k functions
 - if not is_same(answer, expected, self.within):
 + if False:
-# a message costs no latency
-src/bootcamp/costs/alpha_beta.py: tests/test_allreduce_sweep.py -k fit
-- return self.alpha_seconds + self.beta
-+ return self.beta
 # one all-to-all of the experts is forgotten
 src/bootcamp/costs/experts.py: tests/test_experts.py -k planner
 - EXCHANGES = 4
@@ -109,10 +101,6 @@ src/bootcamp/costs/failures.py: tests/test_formulas.py -k interval
 src/bootcamp/costs/memory.py: tests/test_planner.py -k memory_is_the_published_one
 - kept = plan.recompute if kept is None else kept
 + kept = "none" if kept is None else kept
-# a cache of keys without the values
-src/bootcamp/costs/model_shapes.py: tests/test_generation.py -k kibibytes
-- return 2 * self.layers * heads
-+ return self.layers * heads
 # a rank of 1F1B has a micro-batch too few in flight
 src/bootcamp/costs/pipeline_schedules.py: tests/test_schedules.py -k "in_flight or bubble"
 - "1f1b": below,
@@ -133,10 +121,6 @@ src/bootcamp/drawing/plots/run_bars.py: tests/test_figures.py -k "legible and th
 src/bootcamp/drawing/plots/run_bars.py: tests/test_figures.py -k sent_bytes
 - counted = sum(counts) / len(counts)
 + counted = formula
-# ranks without a core of their own count as scaling
-src/bootcamp/drawing/plots/scaling.py: tests/test_figures.py -k 'legible and scaling'
-- fitting = [run for run in runs if not run.oversubscribed]
-+ fitting = list(runs)
 # an interval that is too narrow
 src/bootcamp/experiments/claims.py: tests/test_claims.py -k interval
 - half = T_99[count] * stdev(logarithms)
@@ -270,17 +254,10 @@ src/bootcamp/train/sharded_checkpoint.py: tests/test_checkpoint.py -k "relay and
 src/bootcamp/train/step_clock.py: tests/test_step_clock.py
 - getattr(pending, "wait", pending)()
 + pass
-# a run without a process is still going
-src/bootcamp/widgets/monitor.py: tests/test_monitor.py -k lost
-- is_lost = not any(here) and now - _last_sign(folder) > patience
-+ is_lost = False
 # a checker asks for no parts of unequal size
 src/bootcamp_lessons/exercises/training_scripts.py: tests/test_exercises.py -k "helps and accum"
 - if not _trains_otherwise(path, 1, steps=3, micro_batches=5):
 + if True:
-# a control of an explorer moves nothing
-src/bootcamp_lessons/explorers.js: tests/test_explorers.py -k page
-- input.addEventListener("input", () => moved());
 # a case of the clinic accepts ranks that all save
 src/bootcamp_lessons/labs/clinic_judges.py: tests/test_clinic.py -k saved_by_all
 - is_one = len(writers) == 1
@@ -296,9 +273,6 @@ src/jobs/ddp_srun.sbatch: tests/test_jobs.py -k known_fault
 src/snippets/context_parallel.py: notebooks/06c_tensor_parallel.ipynb
 - dist.reduce_scatter(own, list(d_parts.contiguous()))
 + own.copy_(d_parts[rank])
-# a rank's generator is not taken up
-src/snippets/stateful_checkpoint.py: tests/test_checkpoint.py -k loader_and_generators
--         torch.set_rng_state(state[f"generator{rank}"])
 # a launch with other arguments is answered by an earlier one
 tests/run_cache.py: tests/test_run_cache.py
 -         groups,
@@ -319,10 +293,6 @@ tools/course.py: tests/test_kit.py -k busy
 tools/gpu.py: tests/test_gpu.py -k theory
 - return 3 * (shape["layers"]
 + return 1 * (shape["layers"]
-# what an ended part has started goes on
-tools/gpu.py: tests/test_gpu.py -k what_fails_is_recorded
-- os.killpg(process.pid, signal.SIGKILL)
-+ process.kill()
 # a wheel of Horovod is taken for any torch
 tools/horovod.py: tests/test_horovod.py -k belongs_to_one_torch
 - -torch{torch}-

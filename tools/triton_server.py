@@ -16,20 +16,13 @@ import platform
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv-triton"
 READY = ENVIRONMENT / ".ready"  # written last: what is installed, and where
-PINS = (
-    "nvidia-pytriton==0.7.0",
-    "onnxruntime==1.32.0",
-    "numpy==1.26.4",
-    "flatbuffers==25.12.19",
-    "packaging==26.3",
-    "protobuf==6.33.6",
-)
+PINS = ["nvidia-pytriton==0.7.0", "onnxruntime==1.32.0", "numpy==1.26.4", "flatbuffers==25.12.19"]
+PINS += ["packaging==26.3", "protobuf==6.33.6"]
 PYTHONS = ((3, 11), (3, 12))  # for which numpy 1 and a stub are there
 GLIBC = (2, 35)  # the binary's
 STUB = "triton_python_backend_stub"
@@ -47,22 +40,16 @@ def python_libraries() -> Path | None:
 
 def obstacle() -> str | None:
     """Why this machine or this Python can't have it, None if it can."""
-    version = sys.version_info[:2]
+    version, (library, number) = "{}.{}".format(*sys.version_info), platform.libc_ver()
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        return "Triton Inference Server is not installed: its package is for Linux on x86_64."
-    if version not in PYTHONS:
-        return (
-            "Triton Inference Server is not installed: its package needs Python 3.11 or 3.12, not "
-            f"{version[0]}.{version[1]}. Say make triton PYTHON=python3.12."
-        )
-    library, number = platform.libc_ver()
+        return "its package is for Linux on x86_64."
+    if sys.version_info[:2] not in PYTHONS:
+        return f"it needs Python 3.11 or 3.12, not {version}. Say make triton PYTHON=python3.12."
     if library == "glibc" and tuple(map(int, number.split(".")[:2])) < GLIBC:
-        return f"Triton Inference Server is not installed: it needs glibc 2.35, this is {number}."
+        return f"it needs glibc 2.35, this is {number}."
     if python_libraries() is None:
-        return (
-            "Triton Inference Server is not installed: this Python's shared library is not here "
-            f"(on Debian and Ubuntu: apt install libpython{version[0]}.{version[1]})."
-        )
+        install = f"on Debian and Ubuntu: apt install libpython{version}"
+        return f"this Python's shared library is not here ({install})."
     return None
 
 
@@ -72,16 +59,15 @@ def installed() -> bool:
         found = json.loads(READY.read_text())
     except (OSError, ValueError):
         return False
-    as_now = found["pins"] == list(PINS) and found["python"] == sys.version
+    as_now = found["pins"] == PINS and found["python"] == sys.version
     return as_now and Path(found["triton"]).is_dir()  # not after the clone has moved
 
 
 def install() -> None:
     """Make the environment. Raises CalledProcessError."""
-    python = ENVIRONMENT / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", *PINS], check=True)
+    pip = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", *PINS], check=True)
     (packages,) = ENVIRONMENT.glob("lib/python3*/site-packages")
     triton = packages / "pytriton" / "tritonserver"
     stub = triton / "python_backend_stubs" / f"3.{sys.version_info[1]}" / STUB
@@ -90,7 +76,7 @@ def install() -> None:
     said = subprocess.run(server, capture_output=True, text=True)  # its exit code is never 0
     if "--model-repository" not in said.stdout + said.stderr:
         raise subprocess.CalledProcessError(said.returncode, server, said.stdout, said.stderr)
-    about = {"pins": list(PINS), "python": sys.version, "triton": str(triton)}
+    about = {"pins": PINS, "python": sys.version, "triton": str(triton)}
     about["python_libraries"] = str(python_libraries())
     beside = READY.with_suffix(".tmp")
     beside.write_text(json.dumps(about, indent=1) + "\n")
@@ -100,25 +86,18 @@ def install() -> None:
 def main() -> int:
     """Install it if it is missing."""
     if why := obstacle():
-        print(why)
+        print(f"Triton Inference Server is not installed: {why}")
         return CANNOT
-    if installed():
-        print("Triton Inference Server is here.")
-        return 0
-    print(
-        f"Installing Triton Inference Server into {ENVIRONMENT.name} (300 MB, once) ...", flush=True
-    )
-    began = time.monotonic()
-    try:
-        install()
-    except subprocess.CalledProcessError as error:
-        print(f"Triton Inference Server is not installed: {error}")
-        return 1
-    print(f"Triton Inference Server is here, after {time.monotonic() - began:.0f} s.")
+    if not installed():
+        print(f"Installing Triton into {ENVIRONMENT.name} (300 MB, once) ...", flush=True)
+        try:
+            install()
+        except subprocess.CalledProcessError as error:
+            print(f"Triton Inference Server is not installed: {error}")
+            return 1
+    print("Triton Inference Server is here.")
     return 0
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        sys.exit(__doc__)
-    sys.exit(main())
+    sys.exit(__doc__ if sys.argv[1:] else main())
