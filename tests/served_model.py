@@ -20,16 +20,11 @@ def write(path, seed: int, times: float = 1.0) -> None:
         helper.make_node("Gather", ["table", "ids"], ["rows"]),
         helper.make_node("ReduceMean", ["rows", "axes"], ["scores"], keepdims=0),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "mean",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "length"])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 256])],
-        [
-            numpy_helper.from_array(table, "table"),
-            numpy_helper.from_array(numpy.array([1]), "axes"),
-        ],
-    )
+    asks = helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "length"])
+    answers = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 256])
+    arrays = {"table": table, "axes": numpy.array([1])}
+    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "mean", [asks], [answers], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     helper.set_model_props(model, {"model": "mean", "size": "tiny", "context": str(CONTEXT)})
     onnx.save(model, path)

@@ -10,6 +10,8 @@ import pytest
 from bootcamp.serving import batcher, versions
 from bootcamp.serving.instance import BadModel, Died, Instance
 
+FAILURES = {13: Died("killed"), 14: BadModel("no"), 15: OverflowError("nobody expected this")}
+
 
 class Fake:
     """An instance that answers with each sample's first byte, and notes its batches."""
@@ -20,13 +22,9 @@ class Fake:
     async def predict(self, ids):
         self.batches.append(ids.shape)
         await self.go.wait()
-        if ids[0, 0] == 13:
-            self.alive = False
-            raise Died("killed")
-        if ids[0, 0] == 14:
-            raise BadModel("no")
-        if ids[0, 0] == 15:
-            raise OverflowError("nobody expected this")
+        if error := FAILURES.get(ids[0, 0]):
+            self.alive = not isinstance(error, Died)
+            raise error
         return ids[:, :1].astype(numpy.float32)
 
     async def start(self):

@@ -22,7 +22,6 @@ import pytest
 import served_model
 
 from bootcamp.launcher import process_tree
-from bootcamp.paths import REFERENCE
 from bootcamp.serving import (
     load_test,
     malformed,
@@ -59,10 +58,9 @@ def skip_without_triton(kind: str) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Two versions of a small model as files, one that is half a file, and one without numbers."""
+    """Two versions of a small model as files, and one that is half a file."""
     folder = tmp_path_factory.mktemp("served")
     served_model.two_versions(folder)
-    served_model.write(folder / "infinite.onnx", seed=1, times=float("nan"))
     whole = (folder / "v1.onnx").read_bytes()
     (folder / "torn.onnx").write_bytes(whole[: len(whole) // 2])
     versions.publish(folder / "gpt", folder / "v1.onnx")
@@ -124,10 +122,10 @@ async def ask_at_once(server, requests: list) -> list[tuple[int, bool]]:
 # The contract
 
 
-@pytest.mark.parametrize("batch", [1, 3, LIMITS.batch])
-def test_answers_are_the_models(place, server, batch):
-    for length in (1, 7, LIMITS.context):
-        check_all_right(place, server, batch=batch, length=length, count=4)
+def test_answers_are_the_models(place, server):
+    for batch in (1, 3, LIMITS.batch):
+        for length in (1, 7, LIMITS.context):
+            check_all_right(place, server, batch=batch, length=length, count=4)
 
 
 def test_malformed_requests_are_refused_and_harm_nobody(place, server):
@@ -195,7 +193,7 @@ def test_versions_come_and_go_under_load(place, server):
     both = asked(place, both=True)
     for number, now in ((2, version), (1, 1)):  # there, and back again
         found = load_test.run_closed_loop(
-            server.url, both, clients=2, count=400, at={100: lambda to=now: server.switch(to)}
+            server.url, both, clients=2, count=200, at={50: lambda to=now: server.switch(to)}
         )
         assert (found.wrong, found.failed) == (0, 0)
         one = load_test.make_requests(served_model.scores(place / f"v{number}.onnx"), 5, 9)
@@ -217,6 +215,24 @@ def test_broken_versions_leave_the_old_one_serving(place, server, broken):
     )
     assert (found.wrong, found.failed) == (0, 0)
     assert refused[0]
+
+
+def test_loads_find_wrong_answers_and_faults_that_never_came(place, server):
+    other = load_test.make_requests(served_model.scores(place / "v2.onnx"), 5, 9)
+    found = load_test.run_closed_loop(server.url, other, clients=1, count=5)
+    assert (found.wrong, found.failed) == (5, 5)
+    never = {50: lambda: None}
+    with pytest.raises(RuntimeError, match="request 50 was never sent"):
+        load_test.run_closed_loop(server.url, other, clients=1, count=5, at=never)
+
+
+def test_open_loops_count_from_when_a_request_was_due(place, server):
+    found = load_test.run_open_loop(server.url, asked(place), per_second=100, seconds=0.7)
+    assert found.wrong == 0
+    assert len(found.latencies) > 35
+    loader = load_test._Loader(server.url, asked(place), None)
+    late = asyncio.run(loader.run(loader.send(due=-5)))
+    assert late.latencies[0] > 5
 
 
 def test_servers_listen_on_this_machine_alone(server):
@@ -320,27 +336,12 @@ def test_clients_that_never_read_or_never_finish_hold_up_nobody(place, own_serve
     check_all_right(place, own_server)
 
 
-def test_loads_find_wrong_answers_and_faults_that_never_came(place, own_server):
-    other = load_test.make_requests(served_model.scores(place / "v2.onnx"), 5, 9)
-    found = load_test.run_closed_loop(own_server.url, other, clients=1, count=5)
-    assert (found.wrong, found.failed) == (5, 5)
-    never = {50: lambda: None}
-    with pytest.raises(RuntimeError, match="request 50 was never sent"):
-        load_test.run_closed_loop(own_server.url, other, clients=1, count=5, at=never)
+# Lesson 11: what its tables say, and Triton's part from records
+
+
+def test_malformed_requests_need_one_refusal_each():
     rows = [{"status": status, "answer": "no"} for status in ("400", "200, 400", "400, 500")]
     assert malformed.list_bad_answers(rows) == rows[1:]
-
-
-def test_open_loops_count_from_when_a_request_was_due(place, own_server):
-    found = load_test.run_open_loop(own_server.url, asked(place), per_second=100, seconds=1)
-    assert found.wrong == 0
-    assert len(found.latencies) > 50
-    loader = load_test._Loader(own_server.url, asked(place), None)
-    late = asyncio.run(loader.run(loader.send(due=-5)))
-    assert late.latencies[0] > 5
-
-
-# Lesson 11: what its tables say, and Triton's part from records
 
 
 def test_loads_say_their_percentiles():
@@ -362,20 +363,8 @@ def test_drills_count_what_clients_see():
     assert (row["no answer"], row["afterwards"]) == (3, "49 of 50 right")
 
 
-def test_servers_are_compared_by_batches_and_instances(place, monkeypatch):
-    ends = ("1 instance", "2 instances, batches of 8")
-    settings = {words: serving_lab.SERVERS[words] for words in ends}
-    monkeypatch.setattr(serving_lab, "SERVERS", settings)
-    plain, best = serving_lab.compare_servers(place / "gpt", asked(place), 0.3)
-    assert plain["samples in a batch"] == 1 < best["samples in a batch"]
-    assert plain["other"] == best["other"] == 0
-
-
 def test_lessons_show_tritons_part_from_records_where_there_is_none(place, monkeypatch, capsys):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "triton")
-    for name in ("triton_measured", "triton_drills"):
-        record = json.loads((REFERENCE / "11_serving" / f"{name}.json").read_text())
-        assert record["machine"]["cores"] > 0
     lesson = serving_lab.Triton(place, place / "v1.onnx", [])
     drills = lesson.drills()
     assert "BOOTCAMP_WITHOUT hides it" in capsys.readouterr().out

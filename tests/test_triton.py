@@ -6,6 +6,7 @@ import time
 from http.client import HTTPConnection
 from pathlib import Path
 
+import psutil
 import pytest
 import served_model
 import triton_server
@@ -33,17 +34,16 @@ def server(exported, tmp_path_factory):
     wait_until_gone(server)
 
 
-def of_server(server) -> list[str]:
+def list_what_is_left(server) -> list[str]:
     """The commands of a server's processes, and its regions of shared memory."""
-    pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
-    commands = [process_tree.read_command(pid) for pid in pids]
+    commands = [process_tree.read_command(pid) for pid in psutil.pids()]
     regions = [str(region) for region in triton.REGIONS.glob(f"{server.id}*")]
     return [command for command in commands if server.id in command] + regions
 
 
 def wait_until_gone(server, what: str = "") -> None:
     deadline = time.monotonic() + 20
-    while left := [each for each in of_server(server) if what in each]:
+    while left := [each for each in list_what_is_left(server) if what in each]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
 
