@@ -83,7 +83,8 @@ def _fit(figure: Figure, height: float) -> float:
 
 def _lay_down_labels(figure: Figure) -> None:
     """Write a y label over its axes if it is longer than they are high."""
-    figure.draw_without_rendering()
+    if any(axes.get_ylabel() for axes in figure.axes):
+        figure.draw_without_rendering()
     for axes in figure.axes:
         words = axes.get_ylabel()
         if words and axes.yaxis.label.get_window_extent().height > axes.bbox.height:

@@ -4,8 +4,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -18,21 +16,15 @@ import trained
 import warm
 
 from bootcamp.launcher import process_tree
-from bootcamp.launcher.launch import Options, launch
-from bootcamp.paths import LOGS, NOTEBOOKS
-from bootcamp.records import heartbeat
-from bootcamp.scripts.variants import variant
+from bootcamp.paths import NOTEBOOKS
 
 TOKEN = "for-the-test"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 IDLE = f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]"
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        chromium.PATH is None, reason="no Chromium on this machine: the browser is not tested"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    chromium.PATH is None, reason="no Chromium on this machine: the browser is not tested"
+)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +128,7 @@ def test_first_notebook_runs_by_run_all(lab, page):
     assert figure.first.get_attribute("alt"), "a figure says in words what it shows"
 
 
+KERNEL = {"kernelspec": {"display_name": "Python 3", "name": "python3"}}
 CLASSROOM = {
     "explorer": "from bootcamp import simulators\n\ncontrols = simulators.pipeline_schedule()",
     "chosen": "print(repr(controls.choice['schedule']), controls.choice['ranks'])",
@@ -147,7 +140,6 @@ CLASSROOM = {
     '    return 1.0\n\n\nprint(exercise.check("throughput", throughput))',
     "run": 'from bootcamp import launch\n\nrun = launch("ddp", 2, steps=100_000, device="cpu")',
     "after": 'print("still here")',
-    "monitor": "from bootcamp import monitor\n\nwatched = monitor.watch({folder!r})",
 }
 
 
@@ -169,9 +161,6 @@ class Notebook:
     def run(self, name: str) -> str:
         """Run a cell to its end; the text of its output."""
         self.start(name)
-        return self.ended(name)
-
-    def ended(self, name: str) -> str:
         prompt = self.cell(name).locator(".jp-InputArea-prompt")
         self.until(lambda: re.search(r"\[\d+\]", prompt.inner_text()), f"{name} to end")
         return self.output(name)
@@ -186,34 +175,23 @@ class Notebook:
             self.page.wait_for_timeout(100)
 
 
-@pytest.fixture
-def classroom(lab, page):
-    """A notebook with CLASSROOM's cells, and the folder of a run that its monitor is to show."""
-    folder = LOGS / f"watched-{time.time_ns()}"
-    cells = [text.replace("{folder!r}", repr(str(folder))) for text in CLASSROOM.values()]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
-    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "name": "python3"}
-    nbformat.write(notebook, lab[2] / "classroom.ipynb")
-    return Notebook(page, lab, "classroom"), folder
-
-
 @pytest.mark.timeout(420)
-def test_reader_moves_predicts_checks_interrupts_and_watches(lab, classroom):
+def test_reader_moves_predicts_checks_and_interrupts(lab, page):
     """One session in one browser: starting one takes longer than everything that is done in it."""
-    notebook, folder = classroom
-    moves_an_explorer(notebook, "explorer")
-    moves_a_slider(notebook, "planner")
-    assert "Llama 3 70B on 512 x H100" in alternative(notebook, "planner")
+    cells = [nbformat.v4.new_code_cell(text) for text in CLASSROOM.values()]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), lab[2] / "cells.ipynb")
+    notebook = Notebook(page, lab, "cells")
+    moves_an_explorer(notebook)
+    moves_a_slider(notebook)
     answers_a_prediction(notebook)
     assert "Seen: 1 samples/s" in notebook.run("exercise")
     interrupts_a_run(notebook)
-    closes_and_reopens_the_monitor(notebook, lab, folder)
 
 
-def moves_an_explorer(notebook, name: str) -> None:
+def moves_an_explorer(notebook) -> None:
     """By keys and by mouse; the keys stay with the slider, and the kernel knows the choice."""
-    notebook.run(name)
-    cell = notebook.cell(name)
+    notebook.run("explorer")
+    cell = notebook.cell("explorer")
     picture, ranks = cell.locator(".explorer svg[role=img]"), cell.locator("input[name=ranks]")
     notebook.until(lambda: picture.count() == 1, "the explorer")
     assert "1f1b, 4 ranks, 8 micro-batches" in picture.get_attribute("aria-label")
@@ -229,24 +207,18 @@ def moves_an_explorer(notebook, name: str) -> None:
     assert "'gpipe' 8" in notebook.run("chosen")
 
 
-def moves_a_slider(notebook, name: str) -> None:
+def moves_a_slider(notebook) -> None:
     """By the keyboard alone; the picture follows."""
-    notebook.run(name)
-    cell = notebook.cell(name)
+    notebook.run("planner")
+    cell = notebook.cell("planner")
     slider = cell.locator(".widget-slider [role=slider]").first
     picture = cell.locator(".jp-OutputArea-output img[src^='data:image/png']")
     before, value = picture.get_attribute("src"), float(slider.get_attribute("aria-valuenow"))
-    assert picture.get_attribute("alt"), "the picture says in words what it shows"
     slider.focus()
     notebook.page.keyboard.press("ArrowRight")
     notebook.until(lambda: picture.get_attribute("src") != before, "the picture to follow")
     assert float(slider.get_attribute("aria-valuenow")) == value + 1
-
-
-def alternative(notebook, name: str) -> str:
-    """What a cell's picture says in words."""
-    cell = notebook.cell(name)
-    return cell.locator(".jp-OutputArea-output img[src^='data:image/png']").get_attribute("alt")
+    assert "Llama 3 70B on 512 x H100" in picture.get_attribute("alt")
 
 
 def answers_a_prediction(notebook) -> None:
@@ -269,36 +241,3 @@ def interrupts_a_run(notebook) -> None:
     notebook.page.locator(f"{PANEL} [data-command='notebook:interrupt-kernel']").first.click()
     notebook.until(lambda: "KeyboardInterrupt" in notebook.output("run"), "the interrupt")
     notebook.until(lambda: "still here" in notebook.run("after"), "the next cell")
-
-
-def closes_and_reopens_the_monitor(notebook, lab, folder) -> None:
-    """A run of somebody else: the page goes while it trains, and finds it again."""
-    flags = {"steps": 100_000, "device": "cpu", "quiet": True, "raises": False}
-    line = "optimizer.step()"  # steps that leave the browser the cores
-    script = variant("ddp", "ddp_watched", {line: f"{line}\n__import__('time').sleep(0.2)"})
-    running = threading.Thread(
-        target=lambda: launch(script, 2, options=Options(run_dir=folder), **flags), daemon=True
-    )
-
-    def step() -> int:
-        found = re.search(r"(\d+) of \d+ steps", notebook.output("monitor"))
-        return int(found[1]) if found else -1
-
-    running.start()
-    try:
-        notebook.run("monitor")
-        notebook.until(lambda: step() > 0, "the monitor to show steps")
-        seen = step()
-        notebook.page.goto("about:blank")
-        notebook = Notebook(notebook.page, lab, "classroom")
-        notebook.run("monitor")
-        notebook.until(lambda: step() > seen, "the reopened monitor to go on")
-    finally:
-        notebook.until((folder / "ranks" / "1.beat").exists, "a sign of rank 1")
-        pid, _, _ = heartbeat.read(folder / "ranks" / "1.beat")
-        os.kill(pid, signal.SIGKILL)
-        running.join(60)
-    assert not running.is_alive()
-    notebook.until(
-        lambda: "failed" in notebook.output("monitor"), "the monitor to say how it ended"
-    )
