@@ -1,6 +1,5 @@
 """torchrun on several hosts: the line, the proof, who failed first, and hosts that go and come."""
 
-import contextlib
 import json
 import re
 import shlex
@@ -46,12 +45,6 @@ def nothing_of_the_hosts_is_left():
         until_hosts_are_gone(folder)
 
 
-def after(words: list[str], end: str) -> list[str]:
-    """The words of a line that follow the first which ends so."""
-    places = [place for place, word in enumerate(words) if word.endswith(end)]
-    return words[places[0] + 1 :] if places else []
-
-
 @pytest.mark.parametrize(("ranks", "optimizer", "alike"), [(4, "sgd", True), (2, "adamw", False)])
 def test_torchrun_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
     ranks, optimizer, alike, capsys
@@ -73,9 +66,8 @@ def test_torchrun_lines_that_are_shown_are_run_and_train_what_the_baseline_train
         assert said["BOOTCAMP_COMMAND"] == line
         variable, *words = shlex.split(line)
         assert variable == "GLOO_SOCKET_IFNAME=eth0"
-        typed = [[*map(shown, after(line, "torchrun"))] for line in said["lines"]]
-        assert words in [["torchrun", *arguments] for arguments in typed]
-        assert all(arguments in ([], words[1:]) for arguments in typed)
+        typed = [shlex.join(map(shown, line)) for line in said["lines"]]
+        assert any(line.endswith(shlex.join(words)) for line in typed), "it was not run"
         assert said["host"] == run.host(rank) == f"host{host}"
         assert (said["GROUP_RANK"], said["LOCAL_RANK"]) == (str(host), str(local_rank))
         assert said["GLOO_SOCKET_IFNAME"] == simulated_hosts.INTERFACE
@@ -83,9 +75,8 @@ def test_torchrun_lines_that_are_shown_are_run_and_train_what_the_baseline_train
     assert run.config["hosts"] == 2
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_hosts_with_two_ranks_each_train_what_the_baseline_trains(optimizer):
-    flags = {"steps": 4, "global_batch": 30, "optimizer": optimizer, "model": "mlp"}
+def test_hosts_with_two_ranks_each_train_what_the_baseline_trains():
+    flags = {"steps": 4, "global_batch": 30, "optimizer": "sgd", "model": "mlp"}
     run = launch.launch("ddp", 6, hosts=3, quiet=True, **flags)
     equality.same_training(run, equality.baseline(**flags))
     hosts = json.loads((run.folder / rank_errors.HOSTS_FILE).read_text())["hosts"]
@@ -127,39 +118,28 @@ def test_hosts_with_different_rendezvous_ids_end_in_a_sentence():
     assert "RendezvousTimeoutError" in sentence
 
 
-def ranks_wait(world: int, step: int) -> str:
-    """Lines before a step: so many ranks begin it only once they are others."""
-    return (
-        f"while (world, step) == ({world}, {step}):\n"
-        "    dist.all_reduce(torch.zeros(()))\n"
-        '    __import__("time").sleep(0.02)\n'
-    )
-
-
-@contextlib.contextmanager
-def elastic(waits: str, ranks: int, tmp_path, absent=(), **flags):
-    """The elastic script on one host or two, with lines before each step; ends as the baseline."""
-    line = "with run.step(step):"
-    script = variant(SRC / "snippets" / "ddp_elastic.py", "elastic", {line: waits + line})
-    flags = {"steps": 6, "global_batch": 12, "model": "mlp", **flags}
-    saved = tmp_path / "run.pt"
-    kept = {"micro_batch": 3, "save": saved, "resume": saved, "save_every": 1, "quiet": True}
-    options = Options(max_restarts=2, fewest_hosts=1, torchrun=QUICK)
-    how = {"hosts": 2, "absent": absent, "options": options}
-    with warm.workers(), drills.BackgroundRun(script, ranks, **how, **kept, **flags) as run:
-        yield run
-    equality.same_training(run.record, equality.baseline(**flags))
+# before a step four, later two ranks wait until they are others
+WAITS = """while (world, step) in ((4, 2), (2, 4)):
+    dist.all_reduce(torch.zeros(()))
+    __import__("time").sleep(0.02)
+"""
 
 
 def test_host_that_is_lost_and_returns_changes_no_loss(tmp_path):
     """With AdamW a host is lost in lesson 09b, whose cells are tests too."""
-    waits = ranks_wait(4, 2) + ranks_wait(2, 4)
-    with elastic(waits, 4, tmp_path, optimizer="sgd") as run:
+    line = "with run.step(step):"
+    script = variant(SRC / "snippets" / "ddp_elastic.py", "elastic", {line: WAITS + line})
+    flags = {"steps": 6, "global_batch": 12, "model": "mlp", "optimizer": "sgd"}
+    kept = dict.fromkeys(("save", "resume"), tmp_path / "run.pt")
+    kept |= {"micro_batch": 3, "save_every": 1, "quiet": True}
+    how = {"hosts": 2, "options": Options(max_restarts=2, fewest_hosts=1, torchrun=QUICK)}
+    with warm.workers(), drills.BackgroundRun(script, 4, **how, **kept, **flags) as run:
         run.wait_for_step(1, ranks=4)
         assert sorted(run.hosts[1].find_ranks()) == [2, 3]
         run.hosts[1].kill()
         run.wait_for_step(3, ranks=2)
         run.hosts[1].join()
+    equality.same_training(run.record, equality.baseline(**flags))
     was = [row["host"] for row in rank_errors.read_processes(run.folder)]
     assert [sorted(was[:4]), was[4:6]] == [["host0", "host0", "host1", "host1"], ["host0", "host0"]]
     assert sorted(was[6:]) == ["host0", "host0", "host1", "host1"]
