@@ -113,7 +113,7 @@ def _read(args, place: Path, model) -> dict:
         if was != now:
             raise ConfigError(f"saved with --{name.replace('_', '-')} {was}, this run has {now}.")
     if (done := saved["steps_done"]) >= args.steps:
-        raise ConfigError(f"it was saved after {done} steps. Give more --steps than {args.steps}.")
+        raise ConfigError(f"saved after {done} steps, and this run ends after {args.steps}.")
     return saved
 
 
