@@ -69,7 +69,6 @@ def _read_lines(path: str) -> list[str]:
 
 
 def memory_bytes() -> int:
-    """Return the machine's main memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

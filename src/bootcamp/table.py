@@ -42,7 +42,6 @@ class Table:
         return len(self.rows)
 
     def column(self, name: str) -> list:
-        """List the values of a column."""
         return [row[name] for row in self.rows]
 
     def _cells(self) -> list[list[str]]:

@@ -174,7 +174,6 @@ class SlurmJob:
 
     @property
     def restarts(self) -> int:
-        """How often it was requeued."""
         return max(int(row["Restarts"]) for row in self.read_rows())
 
     @property

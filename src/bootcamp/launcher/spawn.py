@@ -28,9 +28,10 @@ async def start_program(
     if host:
         command = simulated_hosts.enter_command(host, command)
     with open(f"{output}.out", "ab") as out, open(f"{output}.err", "ab") as err:
-        files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": keep}
-        how = {"env": env, "start_new_session": True, **files}
-        return await asyncio.create_subprocess_exec(*command, **how)
+        how = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": keep}
+        return await asyncio.create_subprocess_exec(
+            *command, env=env, start_new_session=True, **how
+        )
 
 
 async def start_cold(kind: str, command: Command, output: Path, host: dict | None, listening=None):
@@ -57,9 +58,8 @@ class WarmProcess:
 async def start_server(end: socket.socket) -> asyncio.subprocess.Process:
     """Start a fork server that is asked over the other end of this socket."""
     command = [sys.executable, "-P", forkserver.__file__, str(end.fileno())]
-    return await asyncio.create_subprocess_exec(
-        *command, stdin=subprocess.DEVNULL, pass_fds=[end.fileno()]
-    )
+    how = {"stdin": subprocess.DEVNULL, "pass_fds": [end.fileno()]}
+    return await asyncio.create_subprocess_exec(*command, **how)
 
 
 class ForkServer:

@@ -81,7 +81,6 @@ class RunHosts:
             raise HostsError(f"hosts={self.request.hosts}: {error}") from None
 
     def find_host(self, rank: Command) -> dict | None:
-        """Return the host that a rank is to be started on."""
         return self.entries[int(rank.env["GROUP_RANK"])] if self.entries else None
 
     def record_started_ranks(self, pids: list[int]) -> None:

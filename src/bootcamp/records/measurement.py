@@ -18,7 +18,6 @@ class Measurement:
 
     @property
     def world(self) -> int:
-        """Number of processes."""
         return self.config.get("processes", 1)
 
     @property

@@ -83,7 +83,6 @@ class Run(Measurement):
 
     @property
     def peak_bytes(self) -> int:
-        """The largest peak memory of any rank."""
         return max(rank.peak_bytes for rank in self.ranks)
 
     @property

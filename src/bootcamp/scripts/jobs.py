@@ -11,7 +11,6 @@ JOBS = SRC / "jobs"
 
 
 def find(name: str) -> Path:
-    """Return the path of the course's job file of this name."""
     return JOBS / f"{name}.sbatch"
 
 

@@ -38,18 +38,17 @@ class RunContext:
     args: argparse.Namespace
     devices: list[str]  # of this rank, such as ["cuda:1"]
     backend: str  # of the process group
-    timeout: datetime.timedelta  # for a collective
     run_dir: Path  # absolute
-    axes: tuple[str, ...]  # names of the mesh's dimensions, as of a DeviceMesh
-    mesh: tuple[int, ...]  # their sizes
+    mesh: tuple[int, ...]  # its sizes, as of a DeviceMesh
     own_flags: list[str]  # names of the flags that only this script has
+    axes: tuple[str, ...] = ("data",)  # names of the mesh's dimensions
+    timeout: datetime.timedelta = datetime.timedelta(seconds=TIMEOUT_SECONDS)  # of a collective
     first_step: int = 0  # set by checkpoint.load: the one after those that it resumed
     heartbeat: Heartbeat | None = None  # of record.Run
     write_steps: Callable[[], None] | None = None  # of record.Run: the rows of all finished steps
 
     @property
     def device(self) -> str:
-        """The rank's device, the first of several."""
         return self.devices[0]
 
     @property

@@ -17,6 +17,5 @@ def choose(args) -> tuple[type[torch.optim.Optimizer], dict]:
 
 
 def build(args, parameters) -> torch.optim.Optimizer:
-    """Build the optimizer over these parameters."""
     optimizer_class, settings = choose(args)
     return optimizer_class(parameters, **settings)

@@ -15,7 +15,6 @@ each step call `run.samples(ids, inputs, targets)` with the numbers that tell it
 """
 
 import argparse
-import datetime
 import os
 import sys
 from collections import defaultdict
@@ -161,13 +160,12 @@ class Run(record.Run):
             "trace_step": None,
             "resume": None,
         }
+        args, device = argparse.Namespace(**flags | settings), str(next(model.parameters()).device)
         context = config.RunContext(
-            args=argparse.Namespace(**flags | settings),
-            devices=[str(next(model.parameters()).device)],
-            backend=environment.backend(),
-            timeout=datetime.timedelta(seconds=config.TIMEOUT_SECONDS),
-            run_dir=run_dir,
-            axes=("data",),
+            args,
+            [device],
+            environment.backend(),
+            run_dir,
             mesh=(world,),
             own_flags=sorted(settings),
         )

@@ -39,7 +39,6 @@ def wrap_like(value: torch.Tensor, parameter: torch.Tensor):
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a tensor."""
     return tensor.to_local() if hasattr(tensor, "placements") else tensor
 
 

@@ -91,7 +91,6 @@ def flops_per_sample(args, trained: bool = True) -> int | None:
 
 
 def own_name(name: str) -> str:
-    """Remove a wrapper's prefix from a parameter's name."""
     return name.removeprefix("module.")
 
 
