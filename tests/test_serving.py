@@ -1,7 +1,6 @@
-"""Servers as their clients see them, what they do when something fails, and the batcher.
+"""Servers as their clients see them, and what they do when something fails.
 
-CONTRACT: what the course's own server and Triton both do; what is Triton's alone is in
-test_triton.py.
+First what the course's own server and Triton both do, then what each does alone.
 """
 
 import asyncio
@@ -20,6 +19,7 @@ import aiohttp
 import psutil
 import pytest
 import served_model
+import triton_server
 
 from bootcamp.launcher import process_tree
 from bootcamp.serving import (
@@ -75,6 +75,8 @@ def server(request, place, tmp_path_factory):
         yield server
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port))
+    if server.kind == "triton":
+        wait_until(lambda: not list_what_is_left(server))
 
 
 def asked(place, count=20, length=9, batch=1, both=False):
@@ -334,6 +336,97 @@ def test_clients_that_never_read_or_never_finish_hold_up_nobody(place, own_serve
         stops_half_way.settimeout(10)
         assert b"408" in stops_half_way.recv(100)
     check_all_right(place, own_server)
+
+
+# Triton alone
+
+TRITON = pytest.mark.parametrize("server", ["triton"], indirect=True)
+
+
+def list_what_is_left(server) -> list[str]:
+    """The commands of a server's processes, and its regions of shared memory."""
+    commands = [process_tree.read_command(pid) for pid in psutil.pids()]
+    regions = [str(region) for region in triton.REGIONS.glob(f"{server.id}*")]
+    return [command for command in commands if server.id in command] + regions
+
+
+@TRITON
+def test_counters_of_triton_are_those_of_the_requests(server, place):
+    before = server.metrics()
+    for batch in (1, 3, 8):
+        check_all_right(place, server, batch=batch)
+    counted = {name: value - before[name] for name, value in server.metrics().items()}
+    assert counted["nv_inference_request_success"] == 3 * 20
+    assert counted["nv_inference_count"] == (1 + 3 + 8) * 20
+    assert counted["nv_inference_request_failure"] == 0
+
+
+@TRITON
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"name": "tokens"}, "unexpected inference input 'tokens'"),
+        ({"datatype": "FP32"}, "expects 'INT64'"),
+        ({"shape": [3]}, "unexpected shape"),
+        ({"shape": [1, 3, 1]}, "unexpected shape"),
+        ({"shape": [1, 0], "data": []}, "samples of 1 to 64 bytes are taken"),
+        ({"shape": [1, 65], "data": [1] * 65}, "samples of 1 to 64 bytes are taken"),
+        ({"shape": [9, 3], "data": [1] * 27}, "batch-size must be <= 8"),
+        ({"data": [1, 2, 256]}, "integers from 0 to 255 are expected"),
+        ({"data": [1, 2, -1]}, "integers from 0 to 255 are expected"),
+    ],
+)
+def test_mistakes_are_told_by_triton_in_a_sentence(server, given, says):
+    tensor = {"name": "ids", "shape": [1, 3], "datatype": "INT64", "data": [1, 2, 3], **given}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    status, text = malformed._send(server.url, {"body": body})
+    assert (status, says in text) == (400, True), text
+
+
+@TRITON
+def test_versions_that_fail_their_own_test_are_refused_by_triton(server, tmp_path):
+    served_model.write(tmp_path / "infinite.onnx", seed=1, times=float("nan"))
+    before = server.version
+    version = server.publish(tmp_path / "infinite.onnx")
+    with pytest.raises(protocol.Refused, match="finite"):
+        server.switch(version)
+    assert server.version == before, "the next start must not meet it"
+
+
+@TRITON
+def test_memory_of_triton_is_removed_when_its_holder_was_killed(server, place, tmp_path):
+    second = triton.Server(tmp_path, place / "v1.onnx", context=LIMITS.context)
+    second.holder.kill()
+    second.holder.wait()
+    stub = "triton_python_backend_stub"
+    wait_until(lambda: not any(stub in each for each in list_what_is_left(second)))
+    stale = triton.REGIONS / f"{second.id}left"
+    stale.touch()
+    second.stop()
+    assert not stale.exists()
+    assert list(triton.REGIONS.glob(f"{server.id}*")), "a living server keeps its own"
+    second.stop()  # once more is no error
+    wait_until(lambda: not list_what_is_left(second))
+
+
+def test_machines_without_triton_say_so_in_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.delenv("BOOTCAMP_WITHOUT", raising=False)
+    monkeypatch.setattr(triton, "READY", tmp_path / "none")
+    monkeypatch.setattr(triton, "ENVIRONMENT", tmp_path / ".venv-triton")
+    assert triton.why_not() == "there is no .venv-triton: make triton makes it"
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "triton")
+    hidden = "no Triton here: BOOTCAMP_WITHOUT hides it"
+    with pytest.raises(server_process.ServerFailed, match=hidden):
+        triton.Server(tmp_path, tmp_path / "gpt.onnx", context=LIMITS.context)
+
+
+def test_make_triton_says_what_it_lacks(monkeypatch, capsys):
+    monkeypatch.setattr(triton_server, "PYTHONS", ((3, 0),))
+    assert triton_server.main() == triton_server.CANNOT
+    assert "needs Python 3.11 or 3.12, not 3." in capsys.readouterr().out
+    monkeypatch.setattr(triton_server, "PYTHONS", (sys.version_info[:2],))
+    monkeypatch.setattr(triton_server.sysconfig, "get_config_var", lambda name: "libpython3.a")
+    assert "shared library is not here (on Debian" in triton_server.obstacle()
 
 
 # Lesson 11: what its tables say, and Triton's part from records
