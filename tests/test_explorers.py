@@ -4,7 +4,7 @@ import chromium
 import pytest
 
 pytest.importorskip("matplotlib")
-from bootcamp.costs import memory, model_shapes, pipeline_schedules
+from bootcamp.costs import memory, model_shapes, overlap, pipeline_schedules
 from bootcamp_lessons import explorers, simulators
 
 # Tables
@@ -123,6 +123,18 @@ def test_memory_on_a_page_is_the_theorys(page):
         number, unit = said[name].split(":")[0].split()
         size = float(number) * {"TB": 1e12, "GB": 1e9}[unit]
         assert size == pytest.approx(sum(kinds.values()), rel=6e-3)
+
+
+def test_ddp_step_on_a_page_ends_with_the_theorys(page):
+    layers = model_shapes.layers(*explorers.MODELS["GPT-2, 124 M"])
+    shown = page.locator("[data-kind=ddp_step]")
+    for ranks in (8, 16):
+        step = overlap.predict_step(layers, None, ranks, 12.5e9, 20e-6, 0.2)
+        title = shown.locator(".explorer-title").inner_text()
+        milliseconds = float(title.split("a step of ")[1].removesuffix(" ms"))
+        assert f"on {ranks} ranks" in title
+        assert milliseconds == pytest.approx(1e3 * step.ended, rel=5e-3)
+        shown.locator("input[name=ranks]").press("ArrowRight")
 
 
 def test_schedule_on_a_page_has_a_box_for_each_action(page):
