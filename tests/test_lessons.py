@@ -89,12 +89,13 @@ def test_notebooks_keep_outputs_under_new_words_and_lose_them_under_new_code(tmp
     notebook.cells[1].outputs = [nbformat.v4.new_output("stream", text="1\n")]
     nbformat.write(notebook, stored)
     source.write_text(source.read_text().replace("Old", "New"))
-    fresh = notebooks.with_stored_outputs(notebooks.from_source(source), stored)
+    fresh = notebooks.from_source(source)
+    notebooks.take_over_outputs(fresh, stored)
     assert fresh.cells[0].source == "New."
     assert fresh.cells[1].outputs[0].text == "1\n"
     source.write_text(source.read_text().replace("print(1)", "print(2)"))
     with pytest.raises(ValueError, match="has changed, run it"):
-        notebooks.with_stored_outputs(notebooks.from_source(source), stored)
+        notebooks.take_over_outputs(notebooks.from_source(source), stored)
 
 
 def test_variants_of_a_line_that_is_gone_are_an_error():

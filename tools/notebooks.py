@@ -68,35 +68,41 @@ def keep_deterministic_outputs(notebook: nbformat.NotebookNode) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.metadata.pop("execution", None)
-            if CHECKED not in cell.metadata.get("tags", []):  # else nbval wants its execution count
+            if not _is_checked(cell):  # else nbval wants its execution count
                 cell["outputs"], cell["execution_count"] = [], None
 
 
-def with_stored_outputs(notebook: nbformat.NotebookNode, stored: Path) -> nbformat.NotebookNode:
+def take_over_outputs(notebook: nbformat.NotebookNode, stored: Path) -> None:
     """Take over the outputs of a notebook's tagged cells. Raises ValueError if one has changed."""
-    before = nbformat.read(stored, 4)
-    known = {cell.source: cell for cell in before.cells}
-    notebook.metadata = before.metadata
-    for cell in notebook.cells:
-        if CHECKED in cell.metadata.get("tags", []):
-            if cell.source not in known:
-                raise ValueError(f"{stored.name}: a cell with a stored output has changed, run it")
-            for name in ("outputs", "execution_count"):
-                cell[name] = known[cell.source][name]
-    return notebook
+    known = {cell.source: cell for cell in nbformat.read(stored, 4).cells}
+    tagged = [cell for cell in notebook.cells if _is_checked(cell)]
+    for cell in tagged:
+        if same := known.get(cell.source):
+            cell.outputs, cell.execution_count = same.outputs, same.execution_count
+    if any(cell.source not in known for cell in tagged):
+        raise ValueError(f"{stored.name}: a cell with a stored output has changed, run it")
 
 
-def same_cells(notebook: nbformat.NotebookNode, source: Path) -> bool:
-    """Whether a notebook's cells are those of its source, and it stores no other outputs."""
-    expected = from_source(source)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    if any(cell.outputs and CHECKED not in cell.metadata.get("tags", []) for cell in code):
+def _is_checked(cell) -> bool:
+    return CHECKED in cell.metadata.get("tags", [])
+
+
+def is_made(source: Path) -> bool:
+    """Whether a source's notebook has its cells, and stores no other outputs."""
+    if not notebook_of(source).exists():
+        return False
+    notebook, expected = nbformat.read(notebook_of(source), 4), from_source(source)
+    if any(cell.get("outputs") and not _is_checked(cell) for cell in notebook.cells):
         return False
 
     def content(of):
         return [(c.cell_type, c.source, list(c.metadata.get("tags", []))) for c in of.cells]
 
     return content(notebook) == content(expected)
+
+
+def notebook_of(source: Path) -> Path:
+    return NOTEBOOKS / f"{source.stem}.ipynb"
 
 
 def main() -> int:
@@ -110,24 +116,21 @@ def main() -> int:
     except lessons.LessonError as error:
         print(error)
         return 2
-    stale = []
+    if args.check:
+        stale = [source.stem for source in wanted if not is_made(source)]
+        if stale:
+            print(f"Not as their sources: {', '.join(stale)}. Run `make notebooks`.")
+        return 1 if stale else 0
     for source in wanted:
-        target = NOTEBOOKS / f"{source.stem}.ipynb"
-        if args.check:
-            if not target.exists() or not same_cells(nbformat.read(target, 4), source):
-                stale.append(target.name)
-            continue
-        began = time.monotonic()
+        target, notebook, began = notebook_of(source), from_source(source), time.monotonic()
         if args.words:
-            nbformat.write(with_stored_outputs(from_source(source), target), target)
-            continue
-        notebook = execute(from_source(source))
-        keep_deterministic_outputs(notebook)
+            notebook.metadata = nbformat.read(target, 4).metadata
+            take_over_outputs(notebook, target)
+        else:
+            keep_deterministic_outputs(execute(notebook))
         nbformat.write(notebook, target)
         print(f"{target.name}: {time.monotonic() - began:.0f} s", flush=True)
-    if stale:
-        print(f"Not as their sources: {', '.join(stale)}. Run `make notebooks`.")
-    return 1 if stale else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -79,19 +79,9 @@ def as_it_came(lesson: lessons.Lesson) -> bytes:
         show = ["git", "-C", str(lessons.ROOT), "show", f"HEAD:./{name}"]
         return subprocess.run(show, capture_output=True, check=True).stdout
     made = notebooks.from_source(lesson.source)
-    stored = {cell.source: cell for cell in cells_of(NOTEBOOKS / f"{lesson.file}.ipynb")}
-    for cell in made.cells:
-        tagged = notebooks.CHECKED in cell.metadata.get("tags", [])
-        if tagged and (mine := stored.get(cell.source)):
-            cell.outputs, cell.execution_count = mine.outputs, mine.execution_count
+    with contextlib.suppress(Exception):  # none, half a file, or none of Jupyter's: it raises many
+        notebooks.take_over_outputs(made, NOTEBOOKS / f"{lesson.file}.ipynb")
     return (nbformat.writes(made) + "\n").encode()
-
-
-def cells_of(path: Path) -> list:
-    try:
-        return nbformat.read(path, 4).cells
-    except Exception:  # none, half a file, or none of Jupyter's: nbformat raises many kinds
-        return []
 
 
 def catch_up(number: str) -> list[str]:

@@ -96,12 +96,9 @@ def record(wanted: Wanted, target: Path, place: Path) -> None:
     flags = {"steps": 40, **wanted.flags}
     if "replicas" in flags:
         flags["cores_per_rank"] = min(flags["replicas"], len(machine.cores()))
-    flags = {
-        key: value.format(place=place) if isinstance(value, str) else value
-        for key, value in flags.items()
-    }
+    texts = {key: flags[key].format(place=place) for key in ("save", "resume") if key in flags}
     options = launch.Options(run_dir=place / target.name)
-    run = launch.launch(script, wanted.ranks, quiet=True, options=options, **flags)
+    run = launch.launch(script, wanted.ranks, quiet=True, options=options, **flags | texts)
     replay.keep_run(run, target)
     slim(target, wanted.phases)
     print(run, f"{sum(path.stat().st_size for path in target.rglob('*.*')) / 1e3:.0f} kB")
@@ -155,26 +152,6 @@ def _sends(event: dict) -> bool:
     return event["name"].startswith((*WAIT, "nccl", "training_step"))
 
 
-def runs_here() -> list[Wanted]:
-    """RUNS, and DDP on all GPUs where there are more than two."""
-    gpus = launch.gpu_count()
-    return [*RUNS, *([Wanted("ddp", gpus, "ddp", {"trace_step": 10})] if gpus > 2 else [])]
-
-
-def wanted_here(only: list[str]) -> list[Wanted]:
-    """The runs that this machine can make. Those that it cannot are named in a line each."""
-    can = []
-    for run in runs_here():
-        framework = SCRIPTS[run.script].framework
-        if only and f"{run.name}-{run.ranks}" not in only:
-            continue
-        if framework and not launch.available(framework):
-            print(f"{run.name}-{run.ranks} is left out: {launch.HOW_TO_GET[framework]}")
-            continue
-        can.append(run)
-    return can
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -187,15 +164,20 @@ def main() -> int:
         parser.error(f"{args.machine!r} begins names of folders: letters, digits, '.', '_', '-'")
     if (ROOT / args.folder).is_file():
         parser.error(f"--folder {args.folder} is a file: name a folder")
-    names = list(dict.fromkeys(f"{run.name}-{run.ranks}" for run in runs_here()))
-    if unknown := [name for name in args.only if name not in names]:
-        parser.error(f"no run {', '.join(unknown)}: choose from {', '.join(names)}")
+    gpus = launch.gpu_count()
+    more = [Wanted("ddp", gpus, "ddp", {"trace_step": 10})] if gpus > 2 else []
+    named = {f"{run.name}-{run.ranks}": run for run in [*RUNS, *more]}
+    if unknown := [name for name in args.only if name not in named]:
+        parser.error(f"no run {', '.join(unknown)}: choose from {', '.join(named)}")
     LOGS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=LOGS, prefix="reference-") as place:
-        for wanted in wanted_here(args.only):
-            target = (ROOT / args.folder) / f"{args.machine}-{wanted.name}-{wanted.ranks}"
+        for name in args.only or named:
+            framework = SCRIPTS[named[name].script].framework
+            if framework and not launch.available(framework):
+                print(f"{name} is left out: {launch.HOW_TO_GET[framework]}")
+                continue
             try:
-                record(wanted, target, Path(place))
+                record(named[name], ROOT / args.folder / f"{args.machine}-{name}", Path(place))
             except replay.NotRecorded as reason:
                 print(reason)
                 return 1
