@@ -9,7 +9,6 @@ import contextlib
 import os
 import random
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -159,14 +158,6 @@ def interrupt_the_cell(_: Path) -> None:
 
 def kill_the_supervisor(_: Path) -> None:
     launch.connect().process.kill()
-
-
-def kill_the_hosts_holder(folder: Path) -> None:
-    """Kill the process that holds simulated hosts: the ranks' link is gone."""
-    marked = process_tree.find_marked("BOOTCAMP_RUN", str(folder))
-    held = {pid for pid in marked if "hosts.py" in process_tree.read_command(pid)}
-    assert held, "there was no holder to kill"
-    process_tree.kill(held)
 
 
 # What is not told by a line of the table
@@ -340,16 +331,6 @@ def killed_while_saving(save_async: bool) -> float:
     return time.monotonic() - moment[0]
 
 
-def port_is_taken() -> None:
-    """A port that the environment names and somebody has taken is never met."""
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        os.environ["MASTER_PORT"] = str(holder.getsockname()[1])
-        try:
-            launch.launch("ddp", 2, **SHORT)
-        finally:
-            del os.environ["MASTER_PORT"]
-
-
 def folder_cannot_be_written() -> None:
     for folder, why in (("/dev/null/run", "Not a directory"), ("/proc/run", "No such file")):
         error = expect(RunRefused, "ddp", options=Options(run_dir=folder), **SHORT)
@@ -442,19 +423,9 @@ FAULTS = {
     "fork_server_dies": Fault(story=fork_server_dies),
     "supervisor_dies": Fault(**SUPERVISOR_DIES),
     "hosts_and_their_supervisor_is_killed": Fault(**SUPERVISOR_DIES, **HOSTS),
-    "hosts_lose_their_holder": Fault(
-        strike=kill_the_hosts_holder,
-        ranks=4,
-        how={"hosts": 2, "timeout": 3},
-        options={"hang_seconds": 20},
-        raises=LaunchError,
-        needs="hosts",
-        seconds=30,
-    ),
     "two_launches_at_once": Fault(story=two_launches_at_once),
     "one_is_killed_beside_good_ones": Fault(story=one_is_killed_beside_good_ones, seconds=60),
     "display_fails": Fault(story=display_fails),
-    "port_is_taken": Fault(story=port_is_taken),
     "folder_cannot_be_written": Fault(story=folder_cannot_be_written),
     "disk_is_full": Fault(story=disk_is_full),
     "elastic_rank_is_killed": Fault(story=elastic_rank_is_killed, seconds=30),

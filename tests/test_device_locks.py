@@ -14,13 +14,13 @@ from pathlib import Path
 import faults
 import pytest
 from filelock import FileLock, Timeout
-from processes import SECONDS, meanwhile, other_kernel, trains, until
+from processes import meanwhile, other_kernel, trains, until
 
 from bootcamp import machine
 from bootcamp.launcher import device_locks, launch, process_tree
 from bootcamp.launcher.launch import Options, RunRefused
 from bootcamp.launcher.run_request import Command, RunRequest
-from bootcamp.records import heartbeat, summary
+from bootcamp.records import summary
 from bootcamp.scripts.variants import variant
 
 BOTH = ["fake-0", "fake-1"]
@@ -295,149 +295,64 @@ def test_cores_of_a_rank_are_free_ones_or_the_run_says_that_it_shared(
 # Two kernels
 
 KERNEL = """
-import json
-import os
-import sys
-from pathlib import Path
-from bootcamp.launcher import connection, progress
-from bootcamp.launcher.run_request import Command, RunRequest
-from bootcamp.records import summary
-folder, wish, code = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
-(folder / "ranks").mkdir(parents=True)
-summary.reserve(folder)
-env = {**os.environ, "BOOTCAMP_RUN": str(folder)}
-agent = Command([sys.executable, "-S", "-c", code, str(folder)], env)
-request = RunRequest(str(folder), "command", agents=[agent], **wish)
-connection.follow(request, progress.Silent(), True)
+import json, sys
+from bootcamp import Options, launch
+from bootcamp.launcher.launch import Call, connect
+folder, wish, flags = sys.argv[1], *map(json.loads, sys.argv[2:])
+Call.choose_leases = lambda call: wish
+print(connect().process.pid, flush=True)
+launch("ddp", 2, options=Options(run_dir=folder), **flags)
 """
-# what runs on the devices: says that it has begun, what it has got, and ends when it is told to
-WORK = """
-import os, sys, time
-folder = sys.argv[1]
-with open(folder + "/began.part", "w") as file:
-    print(os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"], file=file)
-os.rename(folder + "/began.part", folder + "/began")
-while not os.path.exists(folder + "/go"):
-    time.sleep(0.02)
-"""
-# stands for torch in kernels that start no rank: what the fork server loads, in no time
-NO_TORCH = {
-    "torch/__init__.py": "class cuda:\n    device_count = staticmethod(lambda: 0)",
-    "torch/distributed/__init__.py": "",
-    "torch/nn/parallel/__init__.py": "",
-    "torch/_dynamo/__init__.py": "",
-}
-WAITS = "Waiting for 2 devices. Other launches have GPU 0, GPU 1. "
-WAITS += "Interrupt the cell to stop waiting.\n"
 
 
-class Attendee:
-    """A kernel of its own that launches on two leased devices, seen from outside."""
-
-    def __init__(self, folder, kernel):
-        self.folder, self.kernel = folder, kernel
-
-    def waits(self):
-        """Read its next line, which must say that it waits."""
-        assert self.kernel.stdout.readline() == WAITS
-        assert not (self.folder / "began").exists()
-
-    def began(self):
-        """Wait until it runs on both devices, and return its worker's process id."""
-        until((self.folder / "began").exists)
-        pid, devices = (self.folder / "began").read_text().split()
-        assert devices.split(",") == BOTH
-        return int(pid)
-
-    def end(self):
-        (self.folder / "go").write_text("")
-        assert self.kernel.wait(SECONDS) == 0
+@pytest.mark.parametrize("killed", ["kernel", "supervisor"])
+def test_ranks_of_a_killed_run_are_gone_before_the_next_has_their_devices(killed, take, tmp_path):
+    wish, folder, said = lease(tmp_path / "locks", 2), tmp_path / "run", []
+    given = (str(folder), json.dumps(wish), json.dumps(faults.LONG))
+    with other_kernel(KERNEL, *given, stderr=subprocess.DEVNULL) as kernel:
+        pids = {"kernel": kernel.pid, "supervisor": int(kernel.stdout.readline())}
+        until(lambda: trains(folder))
+        ranks = faults.pids_of_ranks(folder)
+        with meanwhile(lambda: said, lambda: os.kill(pids[killed], signal.SIGKILL)):
+            take(wish, tell=said.append)
+        assert not any(map(process_tree.is_alive, ranks)), "two runs had the device at once"
 
 
 @pytest.fixture
-def attendees(tmp_path, monkeypatch):
-    """attendees() starts one more, and launches here want as many; at the end all are gone."""
+def leased(tmp_path, monkeypatch):
+    """The folder of the locks of two devices, which each launch here takes, and gives up."""
     wish = lease(tmp_path / "locks", 2)
     monkeypatch.setattr(launch.Call, "choose_leases", lambda call: wish)
-    for name, text in NO_TORCH.items():
-        path = tmp_path / "no torch" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    searched = [str(tmp_path / "no torch"), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(searched)}
-    with contextlib.ExitStack() as stack:
-
-        def start():
-            folder = Path(tempfile.mkdtemp(dir=tmp_path)) / "run"
-            kernel = other_kernel(KERNEL, str(folder), json.dumps(wish), WORK, env=env)
-            return Attendee(folder, stack.enter_context(kernel))
-
-        yield start
-    for key in BOTH:
-        assert is_free(tmp_path / "locks", key), "a run has ended and its lock has not"
-
-
-def test_second_kernel_waits_until_the_killed_first_ones_processes_are_gone(attendees):
-    first = attendees()
-    worker = first.began()
-    second = attendees()
-    second.waits()
-    first.kernel.kill()
-    second.began()
-    assert not process_tree.is_alive(worker), "two runs had the device at once"
-    second.end()
+    yield tmp_path / "locks"
+    assert all(is_free(tmp_path / "locks", key) for key in BOTH)
 
 
 def heard_to_wait(capsys):
     """A condition: a cell here has been told that it waits."""
+    waits = "Waiting for 2 devices. Other launches have GPU 0. Interrupt the cell to stop waiting."
     heard = []
-    return lambda: heard.append(capsys.readouterr().out) or WAITS in "".join(heard)
+    return lambda: heard.append(capsys.readouterr().out) or waits in "".join(heard)
 
 
-def test_cell_hears_that_it_waits_and_runs_then(attendees, capsys):
-    first = attendees()
-    first.began()
-    with meanwhile(heard_to_wait(capsys), first.end):
+def test_cell_hears_that_it_waits_and_runs_then(leased, capsys):
+    other = holds(leased, "fake-0")
+    with meanwhile(heard_to_wait(capsys), other.release):
         assert launch.launch("ddp", 2, **faults.SHORT).status == "ok"
 
 
-def test_cell_that_is_interrupted_while_it_waits_leaves_nothing(attendees, capsys, tmp_path):
+def test_cell_that_is_interrupted_while_it_waits_leaves_nothing(leased, capsys, tmp_path):
     """The stop button: the kernel lives on, and waits no more."""
-    first = attendees()
-    first.began()
     with (
+        holds(leased, "fake-0"),
         meanwhile(heard_to_wait(capsys), lambda: os.kill(os.getpid(), signal.SIGINT)),
         pytest.raises(KeyboardInterrupt),
     ):
         launch.launch("ddp", 2, options=Options(run_dir=tmp_path / "run"), **faults.SHORT)
     assert summary.read(tmp_path / "run")["status"] == "interrupted"
     assert not list((tmp_path / "run" / "ranks").iterdir()), "a rank has begun"
-    first.end()
-    attendees().began()
 
 
-def test_failed_run_gives_its_devices_up(attendees):
+def test_failed_run_gives_its_devices_up(leased):
     refused = {**faults.SHORT, "size": "huge"}
     assert launch.launch("ddp", 2, raises=False, **refused).status == "failed"
-    attendees().began()
-
-
-def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, tmp_path):
-    """kill -9 of the supervisor of a real training, and what the reader of the next cell sees."""
-    folder, found = tmp_path / "training", []
-
-    def kill():
-        found.extend(heartbeat.read(folder / "ranks" / f"{rank}.beat")[0] for rank in range(2))
-        found.append(attendees())
-        found[-1].waits()
-        launch.connect().process.kill()
-
-    with (
-        meanwhile(lambda: trains(folder), kill),
-        pytest.raises(launch.LaunchError, match="supervisor"),
-    ):
-        launch.launch("ddp", 2, options=Options(run_dir=folder), **faults.LONG)
-    *pids, second = found
-    second.began()
-    assert not any(map(process_tree.is_alive, pids))
-    second.end()
+    assert all(is_free(leased, key) for key in BOTH)
