@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import embed
+import explorer_page
 import lessons
 
 from bootcamp.drawing import style as figures
@@ -20,7 +21,6 @@ from bootcamp.scripts import diff as compare
 from bootcamp.scripts import strategies
 from bootcamp.table import Table
 from bootcamp.units import number
-from bootcamp_lessons import explorers
 
 MODULES = {  # other than the diagrams' whose functions a deck may call
     "prepared": "prepared",
@@ -148,7 +148,7 @@ def table(name: str, *given, **named) -> str:
 
 def explorer(kind: str, height: float = EXPLORER_HEIGHT, **initial) -> str:
     """An explorer that moves in the HTML and is a picture in the PDF. initial: where it begins."""
-    return _raw(explorers.render_div(kind, (embed.WIDTH, height), **initial))
+    return _raw(explorer_page.render_div(kind, (embed.WIDTH, height), **initial))
 
 
 def data(name: str, *given, **named):

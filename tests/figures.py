@@ -404,7 +404,7 @@ GIVEN = {
     ],
     "pipelines.planned": lambda make: ["interleaved", "gpipe"],
     "pipelines.peak_memory": lambda make: [PEAKS, "Counted on another machine; recorded."],
-    "planned_steps.steps": lambda make: ["slow", PLANS],
+    "predicted.steps": lambda make: ["slow", PLANS],
     "saved_checkpoints.pieces": lambda make: ["a.weight", (8, 6), HALVES],
     "saved_checkpoints.resumed_losses": lambda make: [
         make("cpu", 1, losses=(3.0, 2.0, 1.5, 1.2)),
@@ -447,18 +447,23 @@ GIVEN = {
     "plots.all_reduce_sweep: bent": lambda make: make_sweep(make, bent),
     "plots.all_reduce_sweep: GPUs": lambda make: make_sweep(make, bent, "nccl"),
     "plots.communication_roofline": lambda make: [communication.published()],
-    "plots.memory_by_part": lambda make: [forecasts.memory_by_part()],
-    "plots.memory_by_part: two models": lambda make: [
+    "predicted.memory_by_part": lambda make: [forecasts.memory_by_part()],
+    "predicted.memory_by_part: two models": lambda make: [
         forecasts.memory_by_part(forecasts.MODELS[:2])
     ],
-    "plots.memory_by_part: one bar": lambda make: [
+    "predicted.memory_by_part: one bar": lambda make: [
         forecasts.Table(forecasts.memory_by_part(["Llama 2 7B"]).rows[1:2], "Nothing is measured")
     ],
-    "plots.feasible_plans": lambda make: [forecasts.list_plans("Mixtral 8x7B", gpus=128)],
-    "plots.feasible_plans: none fits": lambda make: [forecasts.list_plans("Llama 3 405B", gpus=16)],
-    "plots.chosen_plan": lambda make: [plans := forecasts.list_plans("Mixtral 8x7B"), plans[-1]],
-    "plots.what_breaks": lambda make: [forecasts.grow("Llama 3 405B")],
-    "plots.predicted_and_published": lambda make: [forecasts.published_beside_predicted()],
+    "predicted.feasible_plans": lambda make: [forecasts.list_plans("Mixtral 8x7B", gpus=128)],
+    "predicted.feasible_plans: none fits": lambda make: [
+        forecasts.list_plans("Llama 3 405B", gpus=16)
+    ],
+    "predicted.chosen_plan": lambda make: [
+        plans := forecasts.list_plans("Mixtral 8x7B"),
+        plans[-1],
+    ],
+    "predicted.what_breaks": lambda make: [forecasts.grow("Llama 3 405B")],
+    "predicted.predicted_and_published": lambda make: [forecasts.published_beside_predicted()],
     "plots.checkpoint_interval": lambda make: [forecasts.checkpoint_intervals()],
 }
 GIVEN |= {

@@ -1,6 +1,7 @@
 """Explorers: a table where they can't be drawn; explorers.js draws the theory for any choice."""
 
 import chromium
+import explorer_page
 import pytest
 
 pytest.importorskip("matplotlib")
@@ -94,10 +95,12 @@ def page(tmp_path_factory):
     if why := chromium.why_not():
         pytest.skip(why)
     given = {"pipeline_schedule": {"ranks": 2, "micro_batches": 4}, "collective": {"ranks": 8}}
-    body = "".join(explorers.render_div(kind, **given.get(kind, {})) for kind in explorers.KINDS)
+    body = "".join(
+        explorer_page.render_div(kind, **given.get(kind, {})) for kind in explorers.KINDS
+    )
     path = tmp_path_factory.mktemp("explorers") / "page.html"
     head = '<meta charset="utf-8"><body style="font: 14px sans-serif">'
-    path.write_text(f"{head}{body}<script>{explorers.script()}</script>")
+    path.write_text(f"{head}{body}<script>{explorer_page.script()}</script>")
     with chromium.tab(1024, 800) as page:
         page.goto(path.as_uri())
         yield page

@@ -25,7 +25,13 @@ from bootcamp.drawing import plots, style
 from bootcamp.records.runs import Run, name_runs
 from bootcamp.scripts import strategies
 from bootcamp_lessons import communication, forecasts
-from bootcamp_lessons.diagrams import dataparallel, pipelines, saved_checkpoints, scaling
+from bootcamp_lessons.diagrams import (
+    dataparallel,
+    pipelines,
+    predicted,
+    saved_checkpoints,
+    scaling,
+)
 
 ORIGIN = re.compile(
     r"measured here|recorded|(nothing here is|not) measured|published|by (the \w+'s )?formula|"
@@ -342,8 +348,11 @@ REFUSED = [
     ("runs one after another", lambda m: plots.throughput([m()])),
     ("holds no record of a rank", lambda m: plots.memory(without_ranks(m()))),
     ("holds no record of a rank", lambda m: plots.sent_bytes(without_ranks(m()))),
-    ("no plans", lambda m: plots.feasible_plans([])),
-    ("no number of GPUs", lambda m: plots.what_breaks(forecasts.grow("Llama 3 405B", counts=(8,)))),
+    ("no plans", lambda m: predicted.feasible_plans([])),
+    (
+        "no number of GPUs",
+        lambda m: predicted.what_breaks(forecasts.grow("Llama 3 405B", counts=(8,))),
+    ),
     ("axis", lambda m: plots.communication_roofline([{"axis": "expert"}])),
 ]
 REFUSED += [
@@ -474,7 +483,7 @@ def test_sweep_tells_fitted_sizes_from_held_out_ones(make_run):
 
 def test_memory_bars_are_the_tables_and_end_at_the_axis():
     table = forecasts.memory_by_part(["Llama 2 7B", "Llama 3 70B"])
-    figure = plots.memory_by_part(table)
+    figure = predicted.memory_by_part(table)
     (axes,) = figure.axes
     assert list_bars(figure)[:2] == [table[0]["parameters_gb"], table[0]["gradients_gb"]]
     ends = [bar.get_x() + bar.get_width() for bar in axes.patches if bar.get_width()]
@@ -484,7 +493,7 @@ def test_memory_bars_are_the_tables_and_end_at_the_axis():
 
 def test_chosen_plan_stands_among_all_and_says_what_limits_it():
     plans = forecasts.list_plans("Llama 3 70B")
-    figure = plots.chosen_plan(plans, plans[5])
+    figure = predicted.chosen_plan(plans, plans[5])
     memory, step, among = figure.axes
     assert memory.patches[-1].get_width() == pytest.approx(plans[5]["peak_gb"])
     spent = step.patches[-1].get_width()
@@ -493,8 +502,8 @@ def test_chosen_plan_stands_among_all_and_says_what_limits_it():
     best = max((row for row in plans if row["fits"]), key=lambda r: r["tokens_per_second_per_gpu"])
     assert lines["best"].get_xdata() == [best["peak_gb"]]
     assert lines["chosen"].get_ydata() == [plans[5]["tokens_per_second_per_gpu"]]
-    assert "100 % of the best" in plots.chosen_plan(plans, plans[0]).get_suptitle()
-    last = plots.chosen_plan(plans, plans[-1])
+    assert "100 % of the best" in predicted.chosen_plan(plans, plans[0]).get_suptitle()
+    last = predicted.chosen_plan(plans, plans[-1])
     assert "does not fit" in last.get_suptitle()
     assert "chosen is limited by: memory" in last.alt
 
@@ -503,7 +512,7 @@ def test_growth_names_each_limit_where_it_sets_in():
     small = {"batch": 2**22, "keep": lambda plan: plan.ranks == plan.data}
     growth = forecasts.grow("Llama 3 8B", counts=(512, 1024), batch=2**22)
     table = [*growth, *forecasts.grow("Llama 3 8B", counts=(16384,), **small)]
-    (axes,) = plots.what_breaks(forecasts.Table(table)).axes
+    (axes,) = predicted.what_breaks(forecasts.Table(table)).axes
     words = {text.get_text(): text.get_position()[0] for text in axes.texts if text.get_text()}
     assert (words["batch"], words["batch too small"]) == (1, 2)
     labels = [tick.get_text() for tick in axes.get_xticklabels()]
@@ -521,5 +530,5 @@ def test_checkpoint_curves_are_the_models_and_marks_are_lowest():
 
 def test_worst_predictions_are_named():
     worst = forecasts.published_beside_predicted()[0]
-    figure = FIGURES["plots.predicted_and_published"]()
+    figure = FIGURES["predicted.predicted_and_published"]()
     assert f"{worst['run']} {worst['error %']:+.0f} %" in read_foot(figure)

@@ -17,7 +17,7 @@ from pathlib import Path
 from bootcamp.classroom import journal
 from bootcamp.files import update_json
 from bootcamp.paths import LOGS
-from bootcamp_lessons import contest_entries
+from bootcamp_lessons import plan_contest
 
 def change(content):
     content["all"] = content.get("all", 0) + 1
@@ -25,7 +25,7 @@ def change(content):
 for number in range(30):
     update_json(Path(sys.argv[1]), change)
     journal.note_prediction(f"{sys.argv[2]} {number}", True)
-    contest_entries.add_entry(LOGS / "capstone.json", {"who": sys.argv[2], "plan": str(number)})
+    plan_contest.add_entry(LOGS / "capstone.json", {"who": sys.argv[2], "plan": str(number)})
 """
 
 

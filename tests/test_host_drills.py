@@ -5,7 +5,7 @@ from records import write_files
 from trained import trained
 
 from bootcamp.launcher import simulated_hosts
-from bootcamp_lessons.labs import host_drills, when_hosts_fail
+from bootcamp_lessons.labs import host_drills
 
 WITH_HOSTS = pytest.mark.skipif(
     simulated_hosts.why_not() is not None, reason="no hosts on this machine"
@@ -79,7 +79,7 @@ def test_lesson_without_hosts_and_slurm_has_recorded_answers_and_no_record_is_we
 ):
     names = ["nodes", "requeued", "elastic", "drills"]
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts,slurm")
-    lab = when_hosts_fail.Lab()
+    lab = host_drills.Lab()
     assert str(lab).count("recorded runs stand in") == 2
     lab.nodes()
     assert "\n--exclude=host1\n" in capsys.readouterr().out
@@ -89,5 +89,5 @@ def test_lesson_without_hosts_and_slurm_has_recorded_answers_and_no_record_is_we
         assert lab.drill(name).right
         names.append(f"drill_{name}")
     lab.stop()
-    assert {path.stem for path in when_hosts_fail.RECORDS.iterdir()} == set(names)
+    assert {path.stem for path in host_drills.RECORDS.iterdir()} == set(names)
     assert capsys.readouterr().out.count("what was recorded elsewhere stands in") == 6

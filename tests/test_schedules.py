@@ -11,7 +11,7 @@ from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.records import runs
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import pipeline_tables
+from bootcamp_lessons import sharding_tables
 
 GRID = [(ranks, m) for ranks in (2, 3, 4, 8) for m in range(1, 25)]
 
@@ -185,8 +185,8 @@ def test_peak_bytes_of_ranks_are_the_formulas(schedule):
     flags = {"schedule": schedule, "micro_batches": 8, "global_batch": 32}
     snippet = SRC / "snippets" / "pipeline_memory.py"
     run = trained(snippet, 2, device="cpu", quiet=True, **flags)
-    rows = pipeline_tables.compare_peaks(
-        {schedule: pipeline_tables.read_peak_bytes(run, ranks=2)}, 32, 8
+    rows = sharding_tables.compare_peaks(
+        {schedule: sharding_tables.read_peak_bytes(run, ranks=2)}, 32, 8
     )
     assert [row["rank"] for row in rows] == [0, 1]
     for row in rows:

@@ -30,7 +30,7 @@ from bootcamp.serving import (
     triton,
     versions,
 )
-from bootcamp_lessons.labs import serving_drills, serving_lab
+from bootcamp_lessons.labs import serving_lab
 
 LIMITS = protocol.Limits(batch=8, context=served_model.CONTEXT)
 LOST = {"course": 503, "triton": 500}  # status of a request whose instance died
@@ -450,7 +450,7 @@ def test_drills_count_what_clients_see():
     statuses = Counter({200: 5, 503: 2, 500: 1, load_test.NO_ANSWER: 3})
     found = load_test.Load(1.0, statuses, 1, [0.1] * 4)
     after = load_test.Load(1.0, Counter({200: 50}), 0, [0.1] * 49)
-    row = serving_drills.make_row("x", found, after)
+    row = serving_lab.make_row("x", found, after)
     counts = [row[key] for key in ("requests", "right", "wrong", "refused", "other errors")]
     assert counts == [11, 4, 1, 2, 1]
     assert (row["no answer"], row["afterwards"]) == (3, "49 of 50 right")
@@ -461,7 +461,7 @@ def test_lessons_show_tritons_part_from_records_where_there_is_none(place, monke
     lesson = serving_lab.Triton(place, place / "v1.onnx", [])
     drills = lesson.drills()
     assert "BOOTCAMP_WITHOUT hides it" in capsys.readouterr().out
-    assert [row["drill"] for row in drills] == list(serving_drills.DRILLS)
+    assert [row["drill"] for row in drills] == list(serving_lab.DRILLS)
     assert sum(row["wrong"] for row in drills) == 0
     assert "recorded on another machine" in lesson.says
     assert len(lesson.measure()) == 2

@@ -20,6 +20,7 @@ import tomllib
 from pathlib import Path
 
 import course
+import explorer_page
 import lessons
 import nbformat
 
@@ -119,7 +120,7 @@ def explorer(kind: str, arguments: str = "") -> nbformat.NotebookNode:
     call = ast.parse(f"call({arguments})", mode="eval").body
     initial = {given.arg: ast.literal_eval(given.value) for given in call.keywords}
     return nbformat.v4.new_output(
-        "display_data", {"text/html": explorers.render_div(kind, **initial)}
+        "display_data", {"text/html": explorer_page.render_div(kind, **initial)}
     )
 
 
@@ -313,7 +314,7 @@ def build(executed: Path, output: Path) -> list[str]:
         sources.mkdir()
         static.mkdir()
         write_sources(executed, sources)
-        (static / "explorers.js").write_text(explorers.script())
+        (static / "explorers.js").write_text(explorer_page.script())
         files = [*map(str, LOOK.glob("course.*")), str(static)]
         said = io.StringIO()
         Sphinx(

@@ -19,6 +19,7 @@ import time
 import traceback
 from pathlib import Path
 
+import explorer_page
 import jinja2
 import lessons
 import pypandoc
@@ -31,7 +32,6 @@ import lookups  # noqa: E402
 from lookups import SlideError  # noqa: E402
 
 from bootcamp.paths import OWN, shown  # noqa: E402
-from bootcamp_lessons import explorers  # noqa: E402
 
 BUILD = OWN / "slides" / "build"
 MISTAKES = (TypeError, ValueError, OSError)  # of a call in a deck
@@ -74,7 +74,7 @@ def build(source: Path, folder: Path) -> Path:
     except RuntimeError as error:
         raise SlideError(f"{source.name}: {error}") from None
     if 'class="explorer"' in page:
-        page = page.replace("</body>", f"<script>\n{explorers.script()}</script>\n</body>")
+        page = page.replace("</body>", f"<script>\n{explorer_page.script()}</script>\n</body>")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{source.stem}.html"
     target.write_text(page)

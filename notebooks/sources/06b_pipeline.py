@@ -202,14 +202,14 @@ claim.faster(
 
 # %%
 from bootcamp import Table, paths
-from bootcamp_lessons import pipeline_tables
+from bootcamp_lessons import sharding_tables
 
 program = paths.SRC / "snippets" / "pipeline_sleep.py"
 sleeping = {"device": "cpu", "micro_batches": M, "milliseconds": 15, "steps": 2, "quiet": True}
 slept = {name: launch(program, 4, schedule=name, **sleeping) for name in SCHEDULES}
 waited = schedules.idle_share(slept["gpipe"].actions())
 print(guess_idle.score(100 * sum(waited) / len(waited)))
-Table(pipeline_tables.compare_bubbles(slept, M), "Bubble (idle / busy), 4 ranks, stages that sleep")
+Table(sharding_tables.compare_bubbles(slept, M), "Bubble (idle / busy), 4 ranks, stages that sleep")
 
 # %% [markdown]
 # "By formula" is the papers' bubble, where they give a formula for equal stages; "by plan"
@@ -248,7 +248,7 @@ claim.faster(
 
 # %%
 Table(
-    pipeline_tables.compare_bubbles(real, M), f"Bubble (idle / busy), tiny GPT, {M} micro-batches"
+    sharding_tables.compare_bubbles(real, M), f"Bubble (idle / busy), tiny GPT, {M} micro-batches"
 )
 
 # %% [markdown]
@@ -273,8 +273,8 @@ Table(
 program = paths.SRC / "snippets" / "pipeline_memory.py"
 counted = {"device": "cpu", "micro_batches": M, "global_batch": BATCH, "quiet": True}
 runs = {name: launch(program, 2, schedule=name, **counted) for name in SCHEDULES}
-held = {name: pipeline_tables.read_peak_bytes(run, ranks=2) for name, run in runs.items()}
-rows = pipeline_tables.compare_peaks(held, BATCH, M)
+held = {name: sharding_tables.read_peak_bytes(run, ranks=2) for name, run in runs.items()}
+rows = sharding_tables.compare_peaks(held, BATCH, M)
 plots.show(diagrams.peak_memory(rows, "2 CPU ranks, tiny GPT, 8 micro-batches, counted here."))
 
 # %%

@@ -171,7 +171,8 @@ script_diff("hsdp")
 
 # %%
 lab.trial("FSDP")()  # for the table below
-lab.faster(
+hsdp_lab.compare_trials(
+    lab,
     "hsdp_is_slower_than_ddp_on_an_open_link",
     "With the link open, a step of DDP is faster than one of HSDP.",
     lab.trial("DDP"),
@@ -181,7 +182,8 @@ lab.faster(
 
 # %%
 lab.trial("FSDP", hsdp_lab.LINK)()
-lab.faster(
+hsdp_lab.compare_trials(
+    lab,
     "hsdp_is_faster_than_ddp_on_a_slow_link",
     "With the slow link, a step of HSDP is faster than one of DDP.",
     lab.trial("HSDP", hsdp_lab.LINK),

@@ -128,9 +128,9 @@ print(run.config["mesh"], [f"{loss:.3f}" for loss in run.losses])
 
 # %%
 from bootcamp import check, claim
-from bootcamp_lessons import three_axes
+from bootcamp_lessons import sharding_tables
 
-table = three_axes.compare_ranks(run)
+table = sharding_tables.compare_ranks(run)
 one_process = check.baseline(steps=3, global_batch=24, optimizer="sgd")
 whole = one_process.ranks[0]["parameter_bytes"]
 print(guess_held.score(100 * run.ranks[0]["parameter_bytes"] / whole))
@@ -138,7 +138,7 @@ display(table)
 claim.equal(
     "axes_parameters",
     "Each rank holds the parameters that the formula gives.",
-    *three_axes.find_largest_difference(table, "parameters"),
+    *sharding_tables.find_largest_difference(table, "parameters"),
     within=0.01,
     kind="memory",
 )
@@ -152,10 +152,10 @@ claim.equal(
 
 # %%
 alone = {
-    axis: launch("3d", 2, mesh=three_axes.mesh_along(axis), optimizer="sgd", **same)
-    for axis in three_axes.AXES
+    axis: launch("3d", 2, mesh=sharding_tables.mesh_along(axis), optimizer="sgd", **same)
+    for axis in sharding_tables.AXES
 }
-sent = three_axes.compare_axes(alone)
+sent = sharding_tables.compare_axes(alone)
 tensor, data = (alone[axis].ranks[0]["sent_bytes_per_step"] for axis in ("tensor", "data"))
 if tensor and data:
     print(guess_sent.score(tensor / data))
@@ -163,7 +163,7 @@ display(sent)
 claim.equal(
     "axes_sent_alone",
     "Along each axis alone a rank sends what the formula says.",
-    *three_axes.find_largest_difference(sent),
+    *sharding_tables.find_largest_difference(sent),
     within=0.05,
 )
 
@@ -178,7 +178,7 @@ claim.equal(
 claim.equal(
     "axes_sent_together",
     "On eight ranks a rank sends the sum of the three formulas.",
-    *three_axes.find_largest_difference(table, "sent"),
+    *sharding_tables.find_largest_difference(table, "sent"),
     within=0.05,
 )
 

@@ -19,10 +19,10 @@
 
 # %%
 from bootcamp import warm_up
-from bootcamp_lessons.labs import when_hosts_fail
+from bootcamp_lessons.labs import host_drills
 
 warm_up()
-lab = when_hosts_fail.Lab()
+lab = host_drills.Lab()
 lab
 
 # %% [markdown]
@@ -223,8 +223,6 @@ assert max(told["apart"], elastic["apart"]) < 1e-5, "another training"
 # On real clusters it is mostly the kernel that kills a process, because memory has run out.
 
 # %%
-from bootcamp_lessons.labs import host_drills
-
 killed = lab.drill("rank_killed")
 print(guess_logs.score(killed.complaints))
 host_drills.table([killed])
@@ -289,7 +287,7 @@ host_drills.table([hung])
 # without being told what was broken.
 
 # %%
-when_hosts_fail.all_drills()
+host_drills.all_drills()
 
 # %% [markdown]
 # Read a set of logs in this order:

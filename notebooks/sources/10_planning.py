@@ -38,7 +38,7 @@ print(plans.caption)
 
 # %%
 from bootcamp import plots
-from bootcamp_lessons.diagrams import three_axes
+from bootcamp_lessons.diagrams import predicted, three_axes
 
 plots.show(three_axes.axes_map())
 
@@ -194,7 +194,7 @@ claim.larger(
 # allocator's reserve.
 
 # %%
-plots.show(plots.memory_by_part(forecasts.memory_by_part()))
+plots.show(predicted.memory_by_part(forecasts.memory_by_part()))
 
 # %%
 import math
@@ -261,7 +261,7 @@ forecasts.ask_in_shell(PLANS, columns)
 # ### All plans in one picture
 
 # %%
-plots.show(plots.feasible_plans(plans))
+plots.show(predicted.feasible_plans(plans))
 
 # %%
 fitting = [plan for plan in plans if plan["fits"]]
@@ -334,7 +334,7 @@ changes
 
 # %%
 growth = forecasts.grow("Llama 3 405B")
-plots.show(plots.what_breaks(growth))
+plots.show(predicted.what_breaks(growth))
 
 # %%
 cases = {"Llama 3 405B": growth}
@@ -429,7 +429,7 @@ Table(
 # Each published run was left out of the fit once, and then predicted.
 
 # %%
-plots.show(plots.predicted_and_published(forecasts.published_beside_predicted()))
+plots.show(predicted.predicted_and_published(forecasts.published_beside_predicted()))
 
 # %%
 forecasts.errors_by_table()

@@ -437,8 +437,6 @@ export_lab.keep_ddp_prefix()
 # all of them. A client may send a request again that was refused (503).
 
 # %%
-from bootcamp_lessons.labs import serving_drills
-
 other = serving_lab.write_other_model(EXPORTED / "gpt.onnx", PLACE / "other.onnx")
 for file in (EXPORTED / "gpt.onnx", other):
     versions.publish(PLACE / "two" / "gpt", file)
@@ -446,13 +444,13 @@ for file in (EXPORTED / "gpt.onnx", other):
 both = load_test.make_requests(eager, 50, 8, or_else=artifacts.load(other))
 with server_process.start("batching_server", PLACE / "two" / "gpt", instances=2) as server:
     server.switch(1)
-    drills = [serving_drills.run(name, server, both) for name in serving_drills.DRILLS]
+    drills = [serving_lab.run_drill(name, server, both) for name in serving_lab.DRILLS]
 
 with server_process.start("batching_server", PLACE / "two" / "gpt", instances=2) as server:
-    killed = serving_drills.kill_server(server, both, 400)
+    killed = serving_lab.kill_server(server, both, 400)
 with server_process.start("batching_server", PLACE / "two" / "gpt", instances=2) as server:
-    anew = load_test.run_closed_loop(server.url, both, clients=8, count=serving_drills.AFTERWARDS)
-drills.append(serving_drills.make_row("the server is killed, a new one started", killed, anew))
+    anew = load_test.run_closed_loop(server.url, both, clients=8, count=serving_lab.AFTERWARDS)
+drills.append(serving_lab.make_row("the server is killed, a new one started", killed, anew))
 assert not any(row["wrong"] for row in drills), "a wrong answer"
 Table(drills, "What clients see, of the course's server")
 
@@ -482,7 +480,7 @@ Table(triton.drills(), triton.says)
 
 # %%
 with server_process.start("batching_server", PLACE / "two" / "gpt") as server:
-    refused = serving_drills.check_malformed(server, context)
+    refused = serving_lab.check_malformed(server, context)
     good = load_test.run_closed_loop(server.url, both, clients=1, count=10)
 assert not good.failed
 Table(refused, "Malformed requests: the status, and what the client is told")

@@ -246,9 +246,9 @@ claim.equal(
 
 # %%
 from bootcamp import plots
-from bootcamp_lessons.diagrams import planned_steps
+from bootcamp_lessons.diagrams import predicted
 
-plots.show(planned_steps.steps("slow"))
+plots.show(predicted.steps("slow"))
 print(said["B", "slow"])
 
 # %% [markdown]

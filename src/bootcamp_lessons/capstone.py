@@ -15,7 +15,7 @@ from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp_lessons import contest_entries
+from bootcamp_lessons import plan_contest
 
 MODEL = {"model": "gpt", "size": "tiny", "global_batch": 32}
 RANKS, HOSTS, LINK = 4, 2, "20mbit"
@@ -137,13 +137,13 @@ def enter(who: str, script: str | Path, **flags) -> Entry:
     except Wrong as error:
         wrong = error
         row["why_not"] = wrong.expected
-    contest_entries.add_entry(LOGS / FILE, row)
+    plan_contest.add_entry(LOGS / FILE, row)
     return Entry(row, wrong)
 
 
 def board() -> Table:
     """Return all entries of this machine as a table: valid ones first, by tokens per second."""
-    entries = contest_entries.read_entries(LOGS / FILE)
+    entries = plan_contest.read_entries(LOGS / FILE)
     rows = sorted(entries, key=lambda row: -(row.get("tokens_per_second") or 0))
     columns = {
         "place": lambda row: 1 + rows.index(row) if "rank_bytes" in row else None,

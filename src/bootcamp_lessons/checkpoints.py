@@ -3,9 +3,10 @@
 import contextlib
 import os
 import signal
-import threading
+import time
 from pathlib import Path
 
+from bootcamp.hosts import drills
 from bootcamp.launcher.launch import LaunchError, Options, launch
 from bootcamp.records import heartbeat
 from bootcamp.records.runs import Run
@@ -43,8 +44,7 @@ def total_seconds(run: Run) -> float:
 def save_for_ever(way: str, kills: int) -> dict:
     """Save in this `way` (in_place, beside) again and again, and kill that process.
 
-    Returns what was found (whole, torn or missing) after each kill, and seconds of `making` a state
-    and `saving` it.
+    Returns what each kill left (whole, torn, missing), and the seconds of `making` and `saving`.
     """
     program = excerpts.SNIPPETS / "save_for_ever.py"
     return excerpts.parse_printed(launch(program, 1, quiet=True, way=way, kills=kills))[-1]
@@ -54,25 +54,14 @@ def launch_and_kill(
     folder: Path, script: str, ranks: int, after_steps: int, after_seconds: float, **flags
 ) -> Run:
     """Launch, and kill -9 all ranks some seconds after they have done so many steps."""
-    over = threading.Event()
-    thread = threading.Thread(target=_kill, args=(folder, ranks, after_steps, after_seconds, over))
-    thread.start()
-    try:
-        return launch(script, ranks, options=Options(run_dir=folder), raises=False, **flags)
-    finally:
-        over.set()
-        thread.join()
-
-
-def _kill(folder: Path, ranks: int, steps: int, seconds: float, over: threading.Event) -> None:
-    beats = [folder / "ranks" / f"{rank}.beat" for rank in range(ranks)]
-    while not all((beat := heartbeat.read(path)) and beat[1] >= steps for path in beats):
-        if over.wait(0.002):
-            return  # the run has ended by itself
-    over.wait(seconds)
-    for path in beats if not over.is_set() else ():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(heartbeat.read(path)[0], signal.SIGKILL)
+    how = {"start": "warm", "options": Options(run_dir=folder), **flags}
+    with drills.BackgroundRun(script, ranks, hosts=1, **how) as run:
+        run.wait_for(lambda: run.count_finished_steps(ranks) >= after_steps)
+        time.sleep(after_seconds)
+        for process_id, *_ in heartbeat.read_all(folder).values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
+    return run.record
 
 
 def read_refusal(folder: Path, *given, **flags) -> str:

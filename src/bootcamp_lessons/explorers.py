@@ -1,14 +1,11 @@
 """Data of four explorers, pictures with controls: `explorers.make_data("collective", ranks=5)`.
 
-explorers.js draws them in notebooks (simulators.py), on static pages and in slides (`render_div`,
-`script`), from the numbers that bootcamp.costs has for every choice. Where there is no JavaScript,
-a table shows the initial choice.
+explorers.js draws them in notebooks (simulators.py), on static pages and in slides, from the
+numbers of bootcamp.costs for every choice. Without JavaScript a table shows the initial choice.
 """
 
 import functools
-import html
 import itertools
-import json
 from pathlib import Path
 
 from bootcamp.costs import collectives, model_shapes, overlap, pipeline_schedules, published
@@ -19,7 +16,6 @@ from bootcamp.units import size, time
 from bootcamp_lessons.diagrams import pipelines
 
 SCRIPT = Path(__file__).with_suffix(".js")
-EXPORTS = "export default { render };"
 GIGABITS = (1, 10, 25, 100, 200, 400)  # a second: what networks are sold with
 MILLISECONDS = (2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 MICROSECONDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -46,28 +42,6 @@ def make_data(kind: str, **initial) -> dict:
             raise ValueError(f"{name}: {chosen!r} can't be chosen, but {expected}")
         control["initial"] = known.index(chosen)
     return data
-
-
-def render_div(kind: str, pixels: tuple[float, float] | None = None, **initial) -> str:
-    """Return an explorer's <div>, which script() fills.
-
-    pixels: (width while it is hidden, largest height).
-    """
-    data = make_data(kind, **initial)
-    numbers = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    look = ' data-width="{}" style="--explorer-height: {}px"'.format(*pixels) if pixels else ""
-    return (
-        f'<div class="explorer" data-kind="{html.escape(kind)}"{look}><noscript>'
-        f"{make_fallback_table(kind, data)._repr_html_()}</noscript>"
-        f'<script type="application/json">{numbers}</script></div>'
-    )
-
-
-def script() -> str:
-    """Return explorers.js for pages that can't load modules; it draws every explorer's <div>."""
-    text = SCRIPT.read_text().replace(EXPORTS, "")
-    start = 'document.addEventListener("DOMContentLoaded", exploreAll);'
-    return f"(() => {{\n{text}\n{start}\n}})();\n"
 
 
 def _make_control(name: str, label: str, options, initial, is_slider: bool = False) -> dict:
@@ -129,8 +103,7 @@ def _build_collective() -> dict:
 def _encode_simulation(run: Simulation) -> dict:
     """Encode a simulation: chunks as indices, and what a rank holds as a bitmask for each chunk.
 
-    Bit k of the mask: the chunk includes rank k's contribution. pairs: the (source, target) ranks
-    of each chunk of an all-to-all.
+    Bit k of the mask: rank k's contribution is in the chunk. pairs: (source, target) of chunks.
     """
     named = sorted({chunk for held in run.moments[-1] for chunk in held}, key=str)
     wanted = collectives.make_result(run.collective, run.ranks, run.chunks)
@@ -366,8 +339,7 @@ def _tabulate_schedule(data: dict, schedule: str, ranks: int, micro_batches: int
 
 
 MEMORY_NOTES = (
-    "By formula, nothing here is measured. State: arXiv:1910.02054, section 5. Activations of a "
-    "forward pass: arXiv:2205.05198.",
+    "By formula, nothing here is measured. State: arXiv:1910.02054; activations: arXiv:2205.05198.",
     "Left out: what is gathered for a moment (a unit of ZeRO-3, two with prefetch), DDP's buckets, "
     "gaps, the libraries. Pipeline: 1F1B, as many micro-batches in flight as stages. Sizes of GPU "
     "memory as sold; fits: the smallest that does.",

@@ -143,8 +143,7 @@ def list_plans(
     """Table every plan of a model on a cluster, those that fit first, the fastest first.
 
     "slower_by" names what a plan loses most by against the best, "limit" what it waits for most.
-    The last columns hold dictionaries: "gb" {part: GB}, "seconds" {part: of a step}. Raises
-    ValueError where no plan divides the batch.
+    "gb" is {part: GB}, "seconds" {part: of a step}. Raises ValueError if no plan divides the batch.
     """
     shape, cluster = find_model(model), make_cluster(gpus, host_gb_s, kind)
     size = count_samples(shape, batch)
@@ -178,8 +177,7 @@ def add_plan(
 ) -> tuple[Table, dict]:
     """Return `list_plans` with one more plan, as the sliders choose it, and the row of that plan.
 
-    zero: ZeRO's stage. fields: others of a Plan; data ranks are what is left of the GPUs. Raises
-    ValueError for an impossible plan.
+    zero: ZeRO's stage. fields: of a Plan, without data. Raises ValueError for an impossible plan.
     """
     shape, cluster = find_model(model), make_cluster(gpus, host_gb_s, kind)
     fields |= {"stage": zero, "batch": count_samples(shape, BATCH), "compile": True}

@@ -123,8 +123,7 @@ def greedy(model: nn.Sequential, prompt: bytes, length: int, cached: bool) -> Ge
 def prove(generated: Generated, expected: Generated, tolerance: float = TOLERANCE) -> float:
     """Return the largest difference of two generations' scores, as a share of the largest score.
 
-    Raises NotTheSame if it exceeds the tolerance at any byte, or if a byte differs; ValueError for
-    other prompts or lengths.
+    NotTheSame: beyond the tolerance, or another byte. ValueError: another prompt or length.
     """
     if (generated.prompt, len(generated.text)) != (expected.prompt, len(expected.text)):
         raise ValueError("expected as many bytes behind the same prompt")

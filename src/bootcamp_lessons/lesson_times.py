@@ -32,9 +32,8 @@ def watch() -> None:
         def change(kept: dict) -> None:
             kept.setdefault(KIND, {}).setdefault(lesson, {})[began] = time.time()
 
-        with contextlib.suppress(
-            OSError, AttributeError
-        ):  # a journal that is not to be written stops nobody
+        # a journal that can't be written stops nobody
+        with contextlib.suppress(OSError, AttributeError):
             files.update_json(journal.WORK / journal.FILE, change)
 
     shell.events.register("post_run_cell", note)

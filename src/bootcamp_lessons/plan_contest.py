@@ -4,11 +4,13 @@ A task is a model, a cluster and a batch; the reader chooses the rest of the pla
 predicts it and the fastest plan that a search finds; `plan_contest.board("slow")` ranks all plans.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
+from pathlib import Path
 
 from bootcamp.classroom.predict import check_answered
 from bootcamp.costs import model_shapes, planner
@@ -16,9 +18,9 @@ from bootcamp.costs.hardware import GB, Cluster, gpu
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.planner import Answer
 from bootcamp.costs.plans import RECOMPUTE, Plan, check, list_candidates
+from bootcamp.files import read_json, update_json
 from bootcamp.paths import LOGS
 from bootcamp.table import Table
-from bootcamp_lessons import contest_entries
 
 AXES = ("tensor", "context", "data", "pipeline")
 # fields of a plan that a reader chooses; the task gives the rest, such as the batch
@@ -196,9 +198,8 @@ class Verdict:
     """The planner's verdict on one plan.
 
     given: the plan's description. error: why it is impossible; the rest is None then. seconds: of a
-    step. parts: {name: seconds}. mfu: share of the GPU's dense peak in 16 bit. peak_bytes: of the
-    fullest rank. slower: its seconds over those of the fastest, None where it does not fit. knob:
-    the change that would help most.
+    step. parts: {name: seconds}. mfu: share of the dense peak. peak_bytes: of the fullest rank.
+    slower: its seconds over the fastest's, if it fits. knob: the change that helps most.
     """
 
     task: Task
@@ -292,13 +293,13 @@ def enter(who: str, task: str, **knobs) -> Verdict:
     check_answered()
     verdict = judge(knobs, TASKS[task])
     row = {"who": who, "task": task, "plan": verdict.given, "knobs": knobs}
-    contest_entries.add_entry(LOGS / FILE, row)
+    add_entry(LOGS / FILE, row)
     return verdict
 
 
 def list_entries(task: str) -> list[tuple[str, Verdict]]:
     """List (who, verdict) of the plans for a task, those that fit first, the fastest first."""
-    rows = [row for row in contest_entries.read_entries(LOGS / FILE) if row["task"] == task]
+    rows = [row for row in read_entries(LOGS / FILE) if row["task"] == task]
     judged = [(row["who"], judge(row["knobs"], TASKS[task])) for row in rows]
     return sorted(judged, key=lambda pair: pair[1].seconds if pair[1].fits else math.inf)
 
@@ -316,3 +317,25 @@ def board(task: str) -> Table:
     about = TASKS[task].description
     given = f"{about['GPUs']}, {about['network']}, {about['batch']}"
     return Table(rows, f"{task}: {given}; predicted by the planner")
+
+
+# Boards: plans that readers entered, in files that processes share
+
+
+def read_entries(path: Path) -> list[dict]:
+    """Read all rows of a board, the oldest first."""
+    rows = read_json(path).get("entries")
+    return rows if isinstance(rows, list) else []
+
+
+def add_entry(path: Path, row: dict) -> None:
+    """Add a row in place of that of the same person, task and plan, if it can be written."""
+
+    def same(old: dict) -> bool:
+        return all(old.get(key) == row.get(key) for key in ("who", "task", "plan"))
+
+    def change(kept: dict) -> None:
+        kept["entries"] = [*(old for old in kept.get("entries", []) if not same(old)), row]
+
+    with contextlib.suppress(OSError, TypeError):
+        update_json(path, change)

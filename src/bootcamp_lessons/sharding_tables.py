@@ -1,10 +1,13 @@
-"""Tables of lessons 06c and 07: the memory of ranks, the collectives of a step, the bytes sent."""
+"""Tables of lessons 06b to 08c: memory of ranks, collectives, bytes, bubbles, formulas too."""
 
+import json
 from pathlib import Path
 from statistics import mean
 
 from bootcamp.costs import memory, model_shapes, plans, sharding, traffic
-from bootcamp.costs.model_shapes import FLOAT32_BYTES
+from bootcamp.costs import pipeline_schedules as schedules
+from bootcamp.costs.model_shapes import FLOAT32_BYTES, course_model
+from bootcamp.costs.plans import Plan
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
@@ -166,3 +169,103 @@ def list_proofs(proofs: list[tuple[str, object]]) -> Table:
         "parameters": lambda case: case[1].rows[-1]["measured"],
     }
     return Table.of(proofs, columns, "Largest differences from one process; 1e-5 is allowed")
+
+
+# Three axes (lesson 08c)
+
+AXES = ("pipeline", "data", "tensor")
+
+
+def calculate_bytes(config: dict, rank: int) -> tuple[float, dict[str, float]]:
+    """Return (bytes of a rank's parameters, bytes that it sends along each axis, over gloo)."""
+    run = plans.of_run({**config, "strategy": "3d", "sequence_parallel": True})
+    return memory.rank_memory(*run, rank)["parameters"], traffic.bytes_sent(*run, rank)
+
+
+def mesh_along(axis: str) -> str:
+    """Return the mesh of two ranks along one axis, as --mesh takes it."""
+    return "x".join("2" if name == axis else "1" for name in AXES)
+
+
+def compare_axes(runs: dict[str, Run]) -> Table:
+    """Compare what rank 0 sends in a step, one axis at a time, with the formula."""
+    rows = []
+    for axis, run in runs.items():
+        counted = run.ranks[0].sent_bytes_per_step
+        row = {"two ranks along": axis, "formula kB": calculate_bytes(run.config, 0)[1][axis] / 1e3}
+        rows.append(row | {"counted kB": counted and counted / 1e3})
+    return Table(rows, "Sent by rank 0 in a step, one axis at a time")
+
+
+def compare_ranks(run: Run) -> Table:
+    """Table each rank's place, its stages' parts, what it holds and what it sends."""
+    rows, (data, tensor) = [], (run.config["mesh"][axis] for axis in ("data", "tensor"))
+    for number, rank in enumerate(run.ranks):
+        parameters, sent = calculate_bytes(run.config, number)
+        place = (number // (data * tensor), number // tensor % data, number % tensor)
+        row = {"rank": number} | dict(zip(AXES, place, strict=True))
+        row["first, last part"] = f"{rank['stages'][0]}, {rank['stages'][-1]}"
+        row["parameters kB, formula"] = parameters / 1e3
+        row["parameters kB, counted"] = rank.parameter_bytes / 1e3
+        counted = rank.sent_bytes_per_step
+        row["sent kB, formula"] = sum(sent.values()) / 1e3
+        rows.append(row | {"sent kB, counted": counted and counted / 1e3})
+    return Table(rows, "The eight ranks")
+
+
+def find_largest_difference(table: Table, what: str = "") -> tuple[float | None, float]:
+    """Return (counted, by formula) of the row in which both differ most, in bytes."""
+    counted, formula = (
+        next(name for name in table.columns if what in name and how in name)
+        for how in ("counted", "formula")
+    )
+    known = [row for row in table.rows if row[counted] is not None]
+    if not known:
+        return None, 1e3 * table.rows[0][formula]
+    row = max(known, key=lambda row: abs(row[counted] / row[formula] - 1))
+    return 1e3 * row[counted], 1e3 * row[formula]
+
+
+# Pipelines (lesson 06b): bubbles, and the bytes that ranks hold
+
+
+def compare_bubbles(runs: dict[str, Run], micro_batches: int) -> list[dict]:
+    """Compare bubbles: by formula, as planned for equal stages and with their own times, measured.
+
+    The formula is of equally long stages too.
+    """
+    rows = []
+    for name, run in runs.items():
+        spans, plan = run.actions(), schedules.plan(name, run.world, micro_batches)
+        own_times = schedules.simulate(plan, **schedules.median_seconds(spans))
+        row = {
+            "schedule": name,
+            "by formula": schedules.bubble_by_formula(name, run.world, micro_batches),
+            "by plan": schedules.bubble(schedules.timetable(name, run.world, micro_batches)),
+            "by plan, own times": schedules.bubble(own_times),
+            "measured": schedules.bubble(spans),
+            "handing over, ms": 1e3 * schedules.hand_over_seconds(spans),
+        }
+        rows.append(row)
+    return rows
+
+
+def read_peak_bytes(run: Run, ranks: int) -> list[int]:
+    """Return the bytes that each rank of snippets/pipeline_memory.py held at its peak."""
+    printed = [json.loads(run.output(rank).splitlines()[-1]) for rank in range(ranks)]
+    return [max(max(before, after) for *_, before, after in seen) for seen in printed]
+
+
+def compare_peaks(found: dict[str, list[int]], samples: int, micro_batches: int) -> list[dict]:
+    """Compare peaks {schedule: bytes of each rank} of the tiny GPT with the formula, in MB."""
+    rows = []
+    for name, of_ranks in found.items():
+        ranks, stages = len(of_ranks), schedules.CHUNKS[name]
+        flight = schedules.most_in_flight(schedules.timetable(name, ranks, micro_batches))
+        split = {"pipeline": ranks, "schedule": name, "virtual": stages}
+        plan = Plan(**split, batch=samples, micro_batch=samples // micro_batches)
+        for rank, measured in enumerate(of_ranks):
+            row = {"schedule": name, "rank": rank, "micro-batches in flight": flight[rank] / stages}
+            row["formula"] = memory.pipeline_bytes(course_model(), plan, rank) / 1e6
+            rows.append(row | {"measured": measured / 1e6})
+    return rows

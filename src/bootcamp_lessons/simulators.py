@@ -12,10 +12,10 @@ import os
 
 from IPython.display import display
 
-from bootcamp.drawing import plots
 from bootcamp.launcher import progress
 from bootcamp.widgets import controls
 from bootcamp_lessons import explorers, forecasts
+from bootcamp_lessons.diagrams import predicted
 
 VARIABLE = "BOOTCAMP_ANYWIDGET"  # 0: this kernel has anywidget, the page that shows it has not
 
@@ -51,18 +51,18 @@ PLAN = {  # controls of a plan: what they are called, and over what they slide
 def planner(**plan) -> dict:
     """Show a plan among all plans of a model on a cluster; plan: the controls' initial values."""
     initial = {"model": "Llama 3 70B", "kind": "H100 80GB", "gpus": 256, "host_gb_s": 400}
-    initial |= {"tensor": 1, "pipeline": 1, "zero": 3, "micro_batch": 1, "recompute": "none"}
-    initial |= plan
+    initial |= {"tensor": 1, "pipeline": 1, "zero": 3, "micro_batch": 1, "recompute": "none"} | plan
     sliders = {"gpus": ("GPUs", explorers.doubling(8, 16384)), **PLAN}
-    recomputed = ["none", "selective op", "full"]
     return controls.follow(
-        lambda **choices: plots.chosen_plan(*forecasts.add_plan(**choices)),
+        lambda **choices: predicted.chosen_plan(*forecasts.add_plan(**choices)),
         model=controls.choice("model", forecasts.list_models(), initial["model"]),
         kind=controls.choice("GPU", list(forecasts.GPUS), initial["kind"]),
         **{
             name: controls.steps(label, initial[name], list(sizes))
             for name, (label, sizes) in sliders.items()
         },
-        recompute=controls.choice("recompute", recomputed, initial["recompute"]),
+        recompute=controls.choice(
+            "recompute", ["none", "selective op", "full"], initial["recompute"]
+        ),
         host_gb_s=controls.choice("link", list(forecasts.LINKS.items()), initial["host_gb_s"]),
     )

@@ -5,9 +5,10 @@ The model is a folder of versions, gpt/1/, gpt/2/, of which it serves the newest
 for another: POST /v2/repository/models/gpt/load?version=1
 """
 
+import web_app
 from aiohttp import web
 
-from bootcamp.serving import artifacts, batcher, protocol, versions, web_app
+from bootcamp.serving import artifacts, batcher, protocol, versions
 from bootcamp.serving.instance import BadModel
 
 flags = web_app.make_parser(__doc__)

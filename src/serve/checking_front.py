@@ -4,9 +4,10 @@ A front for a server that must meet no bad request: it checks each, and passes t
 """
 
 import aiohttp
+import web_app
 from aiohttp import web
 
-from bootcamp.serving import protocol, web_app
+from bootcamp.serving import protocol
 
 flags = web_app.make_parser(
     __doc__, model="address of the server behind, such as http://127.0.0.1:8000"

@@ -3,9 +3,10 @@
 A server in a dozen lines: one process that answers requests one after another, each by itself.
 """
 
+import web_app
 from aiohttp import web
 
-from bootcamp.serving import artifacts, protocol, web_app
+from bootcamp.serving import artifacts, protocol
 
 args = web_app.make_parser(__doc__).parse_args()
 

@@ -82,8 +82,7 @@ def whole_tensors(sizes: tuple[int, ...], ranks: int) -> list[list[int]]:
 def ring_bytes(kind: str, size: float, ranks: int, factors: dict[str, int] = RING) -> float:
     """Return the bytes that a rank sends for a collective (Patarasuk and Yuan, JPDC 69, 2009).
 
-    size: bytes of the whole tensor; of an all-to-all what one rank hands in. factors: RING, as NCCL
-    does it, or GLOO.
+    size: bytes of the whole tensor; of an all-to-all what a rank hands in. factors: RING or GLOO.
     """
     return factors[kind] * (ranks - 1) / ranks * size
 

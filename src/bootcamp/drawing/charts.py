@@ -58,8 +58,7 @@ def shared_note(runs) -> tuple[str, ...]:
 def stack_bars(axes, row: float, sizes: dict, scale: float, limit=math.inf, looks=KINDS) -> float:
     """Stack the bytes of each kind of memory, cut off at `limit`; return the bar's end.
 
-    sizes: {kind of looks: bytes}, "optimizer" for short. scale: bytes in a unit of the axis, in
-    which limit and end are.
+    sizes: {kind of looks: bytes}, also "optimizer". scale: bytes in the unit of axis and limit.
     """
     left = 0.0
     for kind, look in looks.items():

@@ -20,6 +20,7 @@ from pathlib import Path
 from bootcamp.files import read_json
 from bootcamp.launcher import launch, process_tree, simulated_hosts
 from bootcamp.launcher.connection import connect, follow
+from bootcamp.records import heartbeat
 from bootcamp.records.rank_errors import HOSTS_FILE
 from bootcamp.records.runs import Run
 from bootcamp.records.steps import read_steps
@@ -140,6 +141,11 @@ class BackgroundRun(contextlib.AbstractContextManager):
         """Wait until this step, counted from 0, is recorded and exactly `ranks` ranks are alive."""
         self.wait_for(lambda: len(read_steps(self.folder)) > step)
         self.wait_for(lambda: sum(len(host.find_ranks()) for host in self.hosts) == ranks)
+
+    def count_finished_steps(self, ranks: int) -> int:
+        """Count the steps that each of the ranks has finished, by their heartbeats."""
+        beats = heartbeat.read_all(self.folder)
+        return min(beats[rank][1] if rank in beats else 0 for rank in range(ranks))
 
     def kill_rank(self, rank: int) -> None:
         """Kill one rank with SIGKILL, wherever it is."""

@@ -214,8 +214,7 @@ def run_open_loop(
 ) -> Load:
     """Load a server with requests that are due at random times, `per_second` on average.
 
-    The arrivals are a Poisson process, as of many independent people, the same each time. at: as in
-    run_closed_loop.
+    Arrivals are a Poisson process, as of many people, always the same. at: as in run_closed_loop.
     """
     loader = _Loader(url, requests, at)
     sender = loader.send_when_due(per_second, seconds)

@@ -313,9 +313,8 @@ _open: list[Monitor] = []  # at most one
 def watch(run_folder: Path | str | None = None, wait_seconds: float = WAIT_SECONDS) -> Monitor:
     """Show a run and follow it until it ends, in the background. Returns at once.
 
-    run_folder: of a run that may still have to begin; None is the newest that goes on, or the next
-    that begins. wait_seconds: how long to wait for it to begin. The monitor before this one stops.
-    Raises ValueError for a file.
+    run_folder: of a run that may still have to begin; None is the newest that goes on, or the next.
+    wait_seconds: to wait for it. Stops the monitor before. Raises ValueError for a file.
     """
     folder = None if run_folder is None else Path(run_folder).resolve()
     if folder and folder.is_file():

@@ -227,8 +227,7 @@ def two_hosts(axes) -> None:
 @diagram("7 ranks in a ring, and in a tree", 3.4)
 def ring_and_tree(axes) -> None:
     """7 ranks. In the ring each sends to its right neighbour, the last to the first. In the tree
-    sums go up from the leaves to rank 0 at the root in as many levels as the tree is high, and the
-    result comes down the same way.
+    sums go up level by level from the leaves to rank 0 at the root, and the result comes down.
     """
     ranks = 7
     for rank in range(ranks):

@@ -25,9 +25,8 @@ ACTIVITIES = {
 def one_cycle(axes) -> None:
     """Each of two ranks has a script and, in the same process, a background thread. The script's
     backward hands over each gradient with its name. Once in every cycle the background threads tell
-    the coordinator, on rank 0, which names are ready. It answers which of them are ready on all
-    ranks. Those are copied into one fusion buffer, reduced over the ring, and copied back. The
-    script's optimizer step waits for them.
+    the coordinator, on rank 0, which names are ready. It answers which are ready on all ranks: they
+    are copied into one fusion buffer, reduced over the ring, and copied back.
     """
     for rank, y in enumerate((34, 3)):
         label(axes, 3.5, y + 5, f"rank {rank}", bold=True, size=14)
@@ -97,8 +96,7 @@ def read_timeline(path: Path) -> list[dict]:
     """Read the complete steps of a HOROVOD_TIMELINE file, or of its .gz; it may break off.
 
     A step ends with the all-reduce of the loss. Each step has `spans`, (tensor, activity, start,
-    end) in microseconds, and `all_reduces`, the number that ran: a fused one counts once, although
-    the file lists it for each of its tensors.
+    end) in microseconds, and `all_reduces`, the number that ran: a fused one counts once.
     """
     packed = Path(f"{path}.gz")
     text = gzip.decompress(packed.read_bytes()).decode() if packed.exists() else path.read_text()

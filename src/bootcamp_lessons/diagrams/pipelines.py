@@ -167,8 +167,7 @@ INCHES = 8.6  # the width of a chart's axes, about
 def gantt(charts: dict[str, list], title: str, unit: str = FORWARDS, scale: float = 1.0) -> Figure:
     """Draw schedules as Gantt charts on one scale.
 
-    charts: {name: spans}, from schedules.simulate or Run.actions. unit: of the axis. scale: units
-    of the axis in a unit of the spans.
+    charts: {name: spans}, of schedules.simulate or Run.actions. unit: of the axis; scale: to it.
     """
     heights = [0.75 + 0.3 * len(schedules.group_by_rank(spans)) for spans in charts.values()]
     shape = {"nrows": len(charts), "height_ratios": heights}
@@ -248,7 +247,7 @@ def _count_stages(spans: list) -> int:
 
 @styled
 def peak_memory(table: list[dict], origin: str) -> Figure:
-    """Draw the rows of pipeline_tables.compare_peaks, the formula as marks."""
+    """Draw the rows of sharding_tables.compare_peaks, the formula as marks."""
     figure, axes = begin("Held for the backward at the peak, by schedule", 4.6, grid="y")
     names = list(dict.fromkeys(row["schedule"] for row in table))
     looks = ((SKY, ""), (GREEN, "//"), (ORANGE, "\\\\"), (PALE, "xx"))

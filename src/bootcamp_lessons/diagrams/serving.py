@@ -134,10 +134,9 @@ def ablation(measured, found: list[dict]) -> Figure:
 @diagram("What each step computes, without and with a cache", 4.4)
 def cached_steps(axes) -> None:
     """A row for each step of a generation behind the prompt "def ": steps 1 to 5 read 4 to 8 bytes.
-    Without a cache a step computes all bytes of the text again: 4 + 5 + 6 + 7 + 8 = 30. With a
-    cache the first step, the prefill, computes the 4 bytes of the prompt and keeps their keys and
-    values; each later step, a decode step, computes one byte and reads the kept keys and values of
-    all before it: 4 + 1 + 1 + 1 + 1 = 8.
+    Without a cache a step computes all bytes again: 4 + 5 + 6 + 7 + 8 = 30. With a cache the first
+    step, the prefill, computes the 4 bytes of the prompt and keeps their keys and values; each
+    later step, a decode step, computes one byte and reads what is kept: 4 + 1 + 1 + 1 + 1 = 8.
     """
     for x, cached, name in ((9, False, "without a cache"), (62, True, "with a cache")):
         label(axes, x, 42, name, at="left", bold=True)

@@ -237,19 +237,10 @@ def activations_in_step(blocks: int, block_bytes: float, kept_bytes: float) -> F
 
 def trace_activations(blocks: int, block_bytes: float, kept_bytes: float) -> list[tuple]:
     """Return (time, bytes) at each change; a block that kept less is computed again."""
+    again = [(1, block_bytes - kept_bytes)] if kept_bytes < block_bytes else []
     time, size, points = 0.0, 0.0, [(0.0, 0.0)]
-
-    def step(duration: float, kept: float) -> None:
-        nonlocal time, size
+    for duration, change in [(1, kept_bytes)] * blocks + [*again, (2, -block_bytes)] * blocks:
         time += duration
-        points.append((time, size))
-        size += kept
-        points.append((time, size))
-
-    for _ in range(blocks):
-        step(1, kept_bytes)
-    for _ in range(blocks):
-        if kept_bytes < block_bytes:
-            step(1, block_bytes - kept_bytes)  # the forward again, from the block's input
-        step(2, -block_bytes)
+        points += [(time, size), (time, size + change)]
+        size += change
     return points

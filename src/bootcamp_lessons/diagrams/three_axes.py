@@ -89,8 +89,7 @@ def mesh(axes) -> None:
     3, the right one the second stage, ranks 4 to 7. In a host, ranks in a row hold one copy of the
     stage and split its matrices: 0 and 1, 2 and 3; 4 and 5, 6 and 7. They are a tensor group. Ranks
     above each other hold the same part of two copies and average gradients: 0 and 2, 1 and 3; 4 and
-    6, 5 and 7. They are a data group. Ranks at the same place of both hosts hand activations over:
-    0 and 4, 1 and 5, 2 and 6, 3 and 7.
+    6, 5 and 7. They are a data group. Ranks at the same place of both hosts hand activations over.
     """
     for stage in range(2):
         x = 20 + 46 * stage

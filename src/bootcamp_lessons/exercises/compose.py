@@ -75,8 +75,7 @@ TASKS = [
         "capstone_fits",
         task="Four ranks on two hosts, at most 16.5 MB on each: a plan that trains the same, with "
         "states_mb and activations_mb of its fullest rank, to 10 %.",
-        hint="What does a DDP rank hold of each kind? Which kind does your plan divide, and by how "
-        "many ranks?",
+        hint="What does a DDP rank hold of each kind? Which does your plan divide, by how many?",
         stronger="DDP's states are 16 bytes for each of 335,360 parameters; its activations are in "
         "the lesson's first figures. HSDP divides the states by the ranks of a row, FSDP by all; "
         "neither changes the activations of a rank's 8 samples.",
@@ -87,8 +86,7 @@ TASKS = [
     PlanTask(
         "capstone_small",
         task="The same with at most 10 MB on each rank; the plan alone.",
-        hint="With a quarter of the batch on each rank the activations alone are too many. Which "
-        "strategy cuts them too?",
+        hint="With a quarter of the batch the activations alone are too many. What cuts them?",
         stronger="A pipeline's rank holds the activations of its own layers only, and of as many "
         "micro-batches as are under way: smaller ones help. Data parallel times pipeline fits too.",
         max_bytes=10_000_000,
@@ -99,8 +97,7 @@ TASKS = [
         task="The task `fast`: a plan at most 5 % slower than the fastest.",
         hint="As long as the network hides what data parallelism sends, what does a split of the "
         "matrices or of the layers give you, and what does it cost?",
-        stronger="Begin with data parallelism alone and find the stage of ZeRO that fits. Compute "
-        "activations again only if you must.",
+        stronger="Find the stage of ZeRO that fits without other axes. Recompute only if you must.",
         given=plan_contest.TASKS["fast"],
     ),
     PlannedTask(

@@ -18,8 +18,7 @@ from bootcamp.classroom.tasks import FunctionTask
         "In DataParallel device 0 gathers the outputs of the whole batch.",
         ("activations / devices", "activations"): "That leaves all activations on device 0. Each "
         "device runs the forward of its share, and keeps the activations of that.",
-        ("memory - state", "memory"): "That forgets the state: parameters, gradients and optimizer "
-        "state are there before any sample.",
+        ("memory - state", "memory"): "That forgets the state, which is there before any sample.",
         ("2 * outputs", "outputs"): "That counts the outputs once. The loss keeps their "
         "log-softmax, and their gradient is as large.",
         ("return ", "return devices * "): "That is too many by a factor of devices: largest_batch "
@@ -41,8 +40,7 @@ def largest_batch(devices, memory, state, activations, outputs):
 @FunctionTask.from_solution(
     hint="First make the list long enough: how many samples are missing until its length divides "
     "by world? Then a slice with a step takes every world-th one.",
-    stronger="-len(order) % world samples are missing. Put order[:missing] behind the order, and "
-    "take [rank::world] of that.",
+    stronger="missing = -len(order) % world; take [rank::world] of order + order[:missing].",
     cases=(
         ([5, 2, 7, 0, 3, 1, 6, 4], 0, 2),
         ([5, 2, 7, 0, 3, 1, 6, 4], 3, 4),
@@ -64,12 +62,9 @@ def largest_batch(devices, memory, state, activations, outputs):
             "order[rank * len(padded) // world :][: len(padded) // world]",
         ): "Those are blocks of neighbours, of different lengths. Repeat samples until they "
         "divide, and deal them out one by one.",
-        ("order[:missing]", "order[-1:] * missing"): "That repeats the last sample. The ones at "
-        "the beginning of the order are repeated.",
-        ("padded = order +", "padded = sorted(order) +"): "That shares out sorted ids: the "
-        "shuffled order is lost.",
-        ("[rank::", "[(rank - 1) % world ::"): "Those are another rank's samples: ranks count from "
-        "0, as places in a list do.",
+        ("order[:missing]", "order[-1:] * missing"): "Repeat the first ones, not the last.",
+        ("padded = order +", "padded = sorted(order) +"): "That loses the shuffled order.",
+        ("[rank::", "[(rank - 1) % world ::"): "Those are another rank's: ranks count from 0.",
     },
 )
 def samples_of_rank(order, rank, world):
@@ -83,15 +78,13 @@ def samples_of_rank(order, rank, world):
 
 
 @FunctionTask.from_solution(
-    hint="How many steps does a ring take, one after another? And how many bytes does a rank send "
-    "in one of them?",
+    hint="How many steps does a ring take, one by one? How many bytes does a rank send in each?",
     stronger="There are 2 * (ranks - 1) steps. In each a rank sends one piece, data_bytes / ranks, "
     "which takes alpha_seconds + piece / bytes_per_second.",
     cases=((25 * 2**20, 8, 20e-6, 10e9), (4, 64, 20e-6, 10e9), (400e6, 4, 50e-6, 1.25e8)),
     unit="s",
     mistakes={
-        1 / 2: "That is half of the ring. After N-1 steps each rank has one complete piece; N-1 "
-        "more pass the pieces on to all.",
+        1 / 2: "That is half of the ring: N-1 more steps pass the complete pieces on to all.",
         ("steps * (alpha_seconds +", "alpha_seconds + steps * ("): "The bytes are right. But the "
         "start-up cost is paid in every step of the ring, and there are 2 * (ranks - 1).",
         ("/ ranks", ""): "That sends all data in every step. A step carries one piece, 1/N of it.",
@@ -130,8 +123,7 @@ def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
         "averages over the ranks; only the script's own factor hvd.size() is left.",
         ("batch * passes", "batch"): "The rate is right. But a step has the samples of all passes.",
         ("passes * ranks", "passes"): "The rate is right. But a step has the samples of all ranks.",
-        (lambda *given: in_one_process(*given)[::-1]): "Both numbers are right, in the other "
-        "order: samples first, then the rate.",
+        (lambda *given: in_one_process(*given)[::-1]): "Right, in the other order: samples first.",
     },
 )
 def in_one_process(rate, batch, ranks, passes):
@@ -147,8 +139,7 @@ def in_one_process(rate, batch, ranks, passes):
 
 @FunctionTask.from_solution(
     hint="Before warm_up, which share of the way to factor * base_rate lies behind?",
-    stronger="From step warm_up on: factor * base_rate. Before: base_rate plus "
-    "step / warm_up times the difference.",
+    stronger="From warm_up on factor * base_rate; before, base_rate + step / warm_up * difference.",
     cases=(
         (0, 0.1, 8, 100),
         (50, 0.1, 8, 100),
@@ -198,8 +189,7 @@ def ranks_for_speed_up(compute_seconds, overhead_seconds, times):
 
 @FunctionTask.from_solution(
     hint="What do you divide by in the end, and how often? And which samples are there twice?",
-    stronger="Put all batches into one dictionary, so that a sample is in it once. Add up its "
-    "values and divide once, by how many there are.",
+    stronger="One dictionary of all batches has a sample once. Take the mean of its values.",
     cases=(
         ([[{0: 2.0, 2: 4.0}, {4: 9.0}], [{1: 3.0, 3: 5.0}, {0: 2.0}]],),
         ([[{0: 1.0, 3: 2.0}, {6: 6.0}], [{1: 1.5, 4: 2.5}], [{2: 3.5, 5: 0.5}, {0: 1.0, 1: 1.5}]],),
@@ -209,18 +199,15 @@ def ranks_for_speed_up(compute_seconds, overhead_seconds, times):
         (lambda ranks: fmean(fmean(fmean(b.values()) for b in own) for own in ranks)): "That is a "
         "mean of the batches' means: a short batch weighs as much as a full one. Divide once.",
         (lambda ranks: fmean(fmean(n for b in own for n in b.values()) for own in ranks)): "That "
-        "is a mean of the ranks' means: ranks with few samples weigh as much as the others. "
-        "All-reduce the sum and the count, then divide.",
+        "is a mean of the ranks' means: ranks with few samples weigh as much. Divide once.",
         ("dict(dealt)", "dict(enumerate(loss for _, loss in dealt))"): "Sums and counts are right, "
-        "but some samples are in them twice: the sampler has dealt them out again so that all "
-        "ranks have equally many.",
+        "but some samples are in them twice: the sampler deals them out again.",
     },
 )
 def evaluate_over_ranks(ranks):
     """The mean loss of the held-out samples, each of which counts once.
 
-    ranks: for each rank its batches, and for each batch {id of a sample: its loss}. A sampler may
-    have dealt a sample to several ranks.
+    ranks: for each rank its batches, {id of a sample: its loss}. Several ranks may have a sample.
     """
     dealt = [sample for batches in ranks for batch in batches for sample in batch.items()]
     once = dict(dealt)
@@ -246,8 +233,7 @@ def evaluate_over_ranks(ranks):
             ]
         ): "That clips each rank's own gradient and averages what is left: a rank with a long one "
         "counts less than the others. DDP averages within backward(); clip behind it.",
-        ("fmean(", "sum("): "That clips the sum. One process has the mean over the batch, and so "
-        "have DDP's ranks.",
+        ("fmean(", "sum("): "That clips the sum. One process has the mean, as DDP's ranks have.",
         ("min(1.0, most", "(most"): "That makes short gradients longer: below `most` they stay.",
         ("factor * number", "max(-most, min(most, number))"): "That cuts each number by itself, "
         "which changes the direction (clip_grad_value_). clip_grad_norm_ has one factor.",

@@ -57,8 +57,7 @@ TASKS = [
         solution="snippets/ddp_from_horovod.py",
         ranks=2,
         errors={
-            "name 'hvd' is not defined": "A line still calls Horovod. The porting table of the "
-            "lesson says what takes its place.",
+            "name 'hvd' is not defined": "A line still calls Horovod: see the porting table.",
             "no attribute 'synchronize'": "optimizer.synchronize() was Horovod's. DDP has averaged "
             "the gradients when backward() returns, so clip them at once.",
             "no attribute 'skip_synchronize'": "optimizer.skip_synchronize() was Horovod's. Under "

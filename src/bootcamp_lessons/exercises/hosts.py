@@ -11,12 +11,10 @@ from bootcamp.classroom.tasks import FunctionTask
     "is left, the LOCAL_RANK. Otherwise take count away from rank.",
     cases=((5, [4, 4]), (5, [4, 2]), (3, [2, 4]), (3, [3, 2]), (8, [2, 4, 8]), (0, [1, 1])),
     mistakes={
-        (lambda rank, gpus: divmod(rank, gpus[0])): "That takes every host to have as many GPUs as "
-        "the first. Look at each host's own count.",
+        (lambda rank, gpus: divmod(rank, gpus[0])): "Look at each host's count, not the first's.",
         ("host, rank\n", "host, (rank + sum(gpus[:host])) % count\n"): "The hosts are right. But "
         "rank % device_count is another number than LOCAL_RANK where the hosts before have other "
-        "counts: it shifts the GPUs, and what is bound to LOCAL_RANK, such as cores, is then near "
-        "another GPU.",
+        "counts: it shifts the GPUs, and what is bound to LOCAL_RANK, as cores, is near another.",
         (
             lambda rank, gpus: sorted(
                 (n, host) for host, count in enumerate(gpus) for n in range(count)
@@ -57,8 +55,7 @@ def _first_range_only(nodelist):
     mistakes={
         ("len(begin)", "0"): "The zeros are lost: gpu[08-11] begins with gpu08, not gpu8.",
         (" + 1)", ")"): "The last number of a range is a host too: range() ends before its end.",
-        (lambda nodelist: nodelist.split(",")): "A comma inside brackets separates numbers, not "
-        "groups: cut the list into groups first.",
+        (lambda nodelist: nodelist.split(",")): "A comma inside brackets separates no groups.",
         _first_range_only: "Only the first range is there. Brackets may hold several, and numbers.",
         (lambda nodelist: hosts_of(re.match(r"[^,\[]+(\[[^\]]+\])?", nodelist)[0])): "Only the "
         "first group is there. After its bracket a comma and another group may follow.",
@@ -89,8 +86,7 @@ DISK_FULL = "OSError: [Errno 28] No space left on device"
 
 
 @FunctionTask.from_solution(
-    hint="Which of these errors does a rank raise because of itself? And what does a rank write "
-    "that was killed?",
+    hint="Which errors does a rank raise because of itself? What does a killed rank write?",
     stronger='First the errors that are neither "by peer" nor "Timed out": of these the '
     "earliest. If there is none, the first rank that wrote nothing. If all wrote, -1.",
     cases=(

@@ -18,8 +18,7 @@ from bootcamp.classroom.tasks import FunctionTask, ScriptTask
             "sequences",
             "[step[i : i + size] for step in sequences]",
             "sequences[i : i + size]",
-        ): "That cuts time, as dim=0 does: the second replica begins in the middle of each "
-        "sequence, with an empty state.",
+        ): "That cuts time, as dim=0 does: the second replica begins mid-sequence, stateless.",
         ("i : i + size", "i::replicas", "in starts", "in range(replicas)"): "Those samples are "
         "dealt out like cards. Chunks are neighbours, so that the outputs can be joined in order.",
         ("-(-len(sequences[0])", "(len(sequences[0])", "in starts", "in starts[:replicas]"): "That "
@@ -33,8 +32,7 @@ from bootcamp.classroom.tasks import FunctionTask, ScriptTask
 def batch_dimension(sequences, replicas):
     """The shares of (time, batch) data that nn.DataParallel(model, dim=1) deals to replicas.
 
-    sequences: a list of time steps, each a list with a value for each sample. As torch.chunk: equal
-    shares, rounded up, so the last may be smaller.
+    sequences: [time step][sample]. As torch.chunk: equal shares, rounded up; the last is smaller.
     """
     size = -(-len(sequences[0]) // replicas)
     starts = range(0, len(sequences[0]), size)
@@ -47,8 +45,7 @@ STRIPES = ScriptTask(
     "same input. Its backward pass knows the\ngradient of that input from its own stripes alone.\n",
     hint="The input is the same on all ranks (Replicate). What is each rank's gradient of it: the "
     "complete one, a slice of it, or one part of a sum?",
-    stronger="Make a DTensor of inputs[0] with [Replicate()], and return its to_local with "
-    "grad_placements=[Partial()].",
+    stronger="A DTensor of inputs[0], [Replicate()]; return to_local(grad_placements=[Partial()]).",
     solution="striped",
     takes_out=(
         "same = DTensor.from_local(inputs[0], mesh, [Replicate()])",

@@ -4,8 +4,7 @@ from bootcamp.classroom.tasks import FunctionTask
 
 
 @FunctionTask.from_solution(
-    hint="First add up what one layer holds: its state and its activations. Then try every "
-    "cut, and look at the device that holds more.",
+    hint="Add up what a layer holds, state and activations. Then try each cut's fuller device.",
     stronger="A layer holds 16 * parameters + activations. For each cut from 1 to len - 1 take "
     "max(sum(held[:cut]), sum(held[cut:])); the answer is the cut for which that is smallest.",
     cases=(
@@ -20,10 +19,8 @@ from bootcamp.classroom.tasks import FunctionTask
         "the layers are not half of the bytes: count what each layer holds.",
         ("16 * count + kept", "count"): "That cut balances the parameters alone. The activations "
         "are held too, and the layer with most parameters is not that with most activations.",
-        ("16 * count + kept", "kept"): "That cut balances the activations alone. The state is held "
-        "too, at 16 bytes for each parameter.",
-        ("16 * count", "4 * count"): "That counts 4 bytes for each parameter. Its gradient and "
-        "AdamW's two averages come on top: 16 together.",
+        ("16 * count + kept", "kept"): "That balances activations alone: the state is held too.",
+        ("16 * count", "4 * count"): "Gradient and AdamW's two averages come on top: 16 together.",
         ("return min(", "return -1 + min("): "That is the last layer of device 0. Asked for is the "
         "first one of device 1, counted from 0 as in model[cut:].",
         ("max(sum(held[:cut]), sum(held[cut:]))", "2 * sum(held[:cut]) < sum(held)"): "That fills "
@@ -34,8 +31,7 @@ from bootcamp.classroom.tasks import FunctionTask
 def where_to_cut(parameters, activation_bytes):
     """The first layer of device 1, so that the fuller of two devices holds as little as possible.
 
-    Both arguments have a number for each layer. AdamW in float32: 4 bytes for a parameter, 4 for
-    its gradient, 8 for the optimizer.
+    Numbers by layer. AdamW in float32: 4 bytes for a parameter, 4 for its gradient, 8 for AdamW.
     """
     held = [16 * count + kept for count, kept in zip(parameters, activation_bytes, strict=True)]
     cuts = range(1, len(held))  # each device gets a layer
@@ -43,8 +39,7 @@ def where_to_cut(parameters, activation_bytes):
 
 
 @FunctionTask.from_solution(
-    hint="Begin with the last rank: it can do a backward after each forward. The rank before it "
-    "needs one more forward on its way, and so on.",
+    hint="The last rank does a backward after each forward; the one before needs one forward more.",
     stronger="A rank begins with ranks - 1 - rank forwards. Then it does a forward and a backward "
     "in turn, both in the order of the micro-batches, until no forward is left; then the rest.",
     cases=((1, 2, 3), (0, 2, 3), (0, 4, 6), (2, 4, 6)),
@@ -64,8 +59,7 @@ def where_to_cut(parameters, activation_bytes):
             "B{i}",
             "in range(micro_batches - ahead, micro_batches)",
             "in reversed(range(ahead))",
-        ): "The backwards take the newest micro-batch first. The last rank did the oldest one "
-        "first, so that gradient arrives first.",
+        ): "The newest micro-batch comes first here. The oldest one's gradient arrives first.",
     },
 )
 def order_of_rank(rank, ranks, micro_batches):
@@ -78,8 +72,7 @@ def order_of_rank(rank, ranks, micro_batches):
 
 
 @FunctionTask.from_solution(
-    hint="Which of the six weights are split by columns, and which by rows, when you write x @ A? "
-    "nn.Linear stores A transposed.",
+    hint="Which weights are split by columns, which by rows? nn.Linear stores A transposed.",
     stronger="query, key, value and up give each rank some of the outputs, which are the rows of "
     "the stored weight. out and down give it some of the inputs: the columns.",
     cases=(
@@ -90,8 +83,7 @@ def order_of_rank(rank, ranks, micro_batches):
     ),
     mistakes={
         (lambda name, shape, *which: part_of_rank(name, shape[::-1], *which)[::-1]): "Rows and "
-        "columns have changed places. nn.Linear computes x @ weight.T: a column of A is a row of "
-        "the stored weight.",
+        "columns have changed places. nn.Linear computes x @ weight.T: A's column is a stored row.",
         ('in ("query", "key", "value", "up")', ""): "That splits all weights by their outputs. out "
         "and down read what such a split has left on each rank: they are split by their inputs.",
         ("(rank * columns, (rank + 1) * columns)", "(0, inputs)"): "out and down are whole here. "
@@ -133,8 +125,7 @@ def part_of_rank(name, shape, rank, ranks):
         (1 << 20, 32, 32, 128, 8, 1e9),
     ),
     mistakes={
-        ("key_heads % ranks", "0"): "That takes ulysses where the key-value heads do not divide "
-        "over the ranks. Each rank needs complete heads.",
+        ("key_heads % ranks", "0"): "In ulysses each rank needs complete key-value heads.",
         ("keys <= room", "True"): "That gathers keys and values for which a rank has no room.",
         ("tokens * key_heads", "tokens * heads"): "That gives each head of queries keys of its "
         "own. With grouped-query attention there are fewer: key_heads.",

@@ -14,8 +14,7 @@ from bootcamp_lessons.labs import faster_step
 @FunctionTask.from_solution(
     hint="Leave out steps first. Then each of the others has a speed, samples / seconds. The "
     "median is the one in the middle when they are sorted.",
-    stronger="seconds[warm_up:] are the steps that count. statistics.median takes the list of "
-    "samples / s, for each s of them.",
+    stronger="statistics.median of samples / s, for each s in seconds[warm_up:], which count.",
     cases=(  # an odd number of steps is left: the middle of the times is that of the speeds
         ([0.9, 0.2, 0.1, 0.4], 32, 1),
         ([2.0, 0.5, 0.25, 0.2, 0.25, 0.3, 4.0], 64, 2),
@@ -26,10 +25,8 @@ from bootcamp_lessons.labs import faster_step
         ("[warm_up:]", ""): "That is the median of all steps. Leave out the first warm_up.",
         ("median(speeds)", "len(speeds) / sum(1 / each for each in speeds)"): "That takes the mean "
         "of the times. One slow step moves a mean, hardly a median.",
-        ("median(speeds)", "sum(speeds) / len(speeds)"): "That is the mean of the speeds. One odd "
-        "step moves a mean, hardly a median.",
-        ("samples / took", "took"): "Those are the seconds of a step. The speed is samples divided "
-        "by seconds.",
+        ("median(speeds)", "sum(speeds) / len(speeds)"): "The mean: one odd step moves it.",
+        ("samples / took", "took"): "Those are seconds. The speed is samples divided by seconds.",
         ("median(speeds)", "samples / speeds[len(speeds) // 2]"): "That is a time, and of the step "
         "in the middle of the run. For a median the values are sorted first (statistics.median "
         "does it), and a speed is samples divided by seconds.",
@@ -47,20 +44,17 @@ def throughput(seconds, samples, warm_up):
 
 
 @FunctionTask.from_solution(
-    hint="How many operations does the forward do with each weight, for one token? The backward "
-    "does two products for each one of the forward.",
+    hint="How many operations a weight and token in the forward? The backward does two for one.",
     stronger="A weight takes 2 operations in the forward and 4 in the backward, so it is 6 * "
     "weights * tokens. Divide by share * peak_flops_per_second, then by the seconds of a day.",
     cases=((124e6, 10e9, 312e12, 0.4), (7e9, 1e12, 989e12, 0.5), (1e6, 1e9, 1e11, 0.25)),
     unit="days",
     mistakes={
-        1 / 3: "That is the forward alone, 2 operations for each weight and token. The backward "
-        "does twice as many on top.",
+        1 / 3: "That is the forward alone, 2 operations a weight and token; the backward does 4.",
         2 / 3: "That counts the backward as one forward. It computes two products for each one of "
         "the forward: for the gradient of the weights, and for that of the input.",
         1 / 2: "That is half: each weight takes two operations, a multiplication and an addition.",
-        ("share * peak", "peak"): "That is the time at the peak. The device achieves only a share "
-        "of it, so it takes longer.",
+        ("share * peak", "peak"): "That is the time at the peak. The device achieves less.",
         ("/ (share * peak", "* share / (peak"): "That is shorter than at the peak. With a share of "
         "a half the training takes twice as long: divide by the share.",
         86_400: "Those are seconds. A day has 24 * 60 * 60 of them.",
@@ -116,8 +110,7 @@ def best_batch(curve, memory):
 
 @FunctionTask.from_solution(
     hint="The state is there whatever the batch is. How many whole samples fit into the rest?",
-    stronger="at_once = (memory - state) // activations, rounded down. The parts are "
-    "batch / at_once, rounded up: math.ceil.",
+    stronger="at_once = (memory - state) // activations; the parts are ceil(batch / at_once).",
     cases=(
         (64, 24_000, 4_000, 900),
         (10, 24_000, 5_000, 10_000),
@@ -129,13 +122,11 @@ def best_batch(curve, memory):
     mistakes={
         ("memory - state", "memory"): "That forgets the state, which takes its part of the memory.",
         ("batch / at_once", "(state + batch * activations) / memory"): "That cuts the state too. "
-        "Only activations depend on the size of a part; parameters, gradients and optimizer state "
-        "do not.",
+        "Only activations depend on the size of a part, the state does not.",
         ("int((memory - state) //", "((memory - state) /"): "That lets a part of a sample fit. "
         "Round the samples of a part down first.",
         ("ceil(", "int("): "Rounded down, the last samples are in no part: round up.",
-        ("batch / at_once", "at_once"): "Those are the samples of a part. How many parts does the "
-        "batch make?",
+        ("batch / at_once", "at_once"): "Those are a part's samples. How many parts are there?",
     },
 )
 def fewest_parts(batch, memory, state, activations):
@@ -164,16 +155,14 @@ class OneGraphTask(FunctionTask):
 
 @OneGraphTask.from_solution(
     name="one_graph",
-    hint="An if in Python needs the tensor's value now, so a graph ends before it. Compute a "
-    "factor that is 1 where nothing has to be done.",
+    hint="An if needs the tensor's value, so a graph ends. Compute a factor that may be 1.",
     stronger="The factor is longest / gradient.norm(), but never more than 1: .clamp(max=1).",
     cases=tuple((torch.tensor(g), 1.0) for g in ((3.0, 4.0), (0.3, 0.4), (6.0, -8.0), (0.0, 2.0))),
     mistakes={
         (".clamp(max=1)", ""): "That scales short gradients up to the length. They stay.",
         (lambda gradient, longest: gradient.clamp(-longest, longest)): "That cuts off each number "
         "by itself, which turns the gradient. Scale all of them by one factor.",
-        ("gradient.norm()", "gradient.norm() ** 2"): "That divides by the square of the length. "
-        "The length is its root: .norm().",
+        ("gradient.norm()", "gradient.norm() ** 2"): "That divides by the length's square.",
         ("longest / gradient.norm()", "gradient.norm() / longest", "max=1", "min=1"): "That is the "
         "factor the wrong way round: it lengthens long gradients.",
     },
@@ -194,8 +183,7 @@ def clipped(gradient, longest):
         ("max(train, (read + train) / cores)", "train"): "That forgets the cores: workers without "
         "a core of their own make nothing sooner.",
         ("ceil(", "int("): "That is rounded down, so the last part of the reading is waited for.",
-        ("read / shortest", "cores"): "That is a worker for each core. The training needs a core "
-        "too, and often fewer workers keep up.",
+        ("read / shortest", "cores"): "The training needs a core too; often fewer keep up.",
         ("read / shortest", "cores - 1"): "That is one for each free core. Often fewer keep up.",
     },
 )

@@ -21,8 +21,7 @@ STATES = (
 FILLED = dict.fromkeys(("parameters", "gradients", "optimizer"), STATES) | {
     "activations": "Activations are the largest part: a smaller micro-batch, recomputation, or "
     "more ranks that share one sample.",
-    "buffers": "Scores and gathered parameters are the largest part: a smaller micro-batch, or "
-    "more tensor ranks.",
+    "buffers": "Scores and gathered parameters: take a smaller micro-batch, or more tensor ranks.",
 }
 SLOWED = {
     "compute": "It computes longer than the best plan. Recomputation repeats forward passes; very "
@@ -30,8 +29,7 @@ SLOWED = {
     "host": "The GPUs wait for the host's kernel launches: each micro-batch is too small.",
     "tensor": "Tensor ranks wait for each other in every layer: fewer of them wait less. Groups of "
     "more than 8 put their all-reduces on the network between hosts.",
-    "context": "Context ranks exchange keys and values in every layer. These sequences are short "
-    "enough to do without.",
+    "context": "Context ranks exchange keys and values in every layer: short sequences need none.",
     "data": "Gradients and parameters wait for the network. Stage 3 without a pipeline gathers and "
     "reduces for every micro-batch; more stages leave each rank fewer parameters to send.",
     "pipeline": "Each cut of the pipeline adds a hop to the way of a micro-batch: use fewer.",
@@ -201,8 +199,6 @@ PUBLISHED = {
     "Llama 2 7B on 128 A100s": _claim(6.74, 128, "A100", 3700, 8192),
     "MPT 70B on 64 A100s": _claim(64.9, 64, "A100", 410, 16384, host_gb_s=200),
 }
-
-
 RATE = 'claim["tokens_per_second_per_gpu"]'
 
 
@@ -222,8 +218,7 @@ RATE = 'claim["tokens_per_second_per_gpu"]'
         (RATE, f"(gpus * {RATE})"): "The rate is one GPU's already, and so is the peak.",
         ("6 * parameters / claim", "2 * parameters / claim"): "FSDP sends parameters or gradients "
         "three times: gathered for the forward pass, again for the backward pass, and reduced.",
-        ("6 * parameters / claim", "4 * parameters / claim"): "The second gather is missing: FSDP "
-        "drops a layer after its forward pass.",
+        ("6 * parameters / claim", "4 * parameters / claim"): "FSDP gathers a layer twice.",
         ('gpus > claim["gpus_per_host"] and ', ""): "On one host nothing crosses the network.",
         ("> step_seconds", "> 1"): "Compare the seconds on the network with those of a step, "
         "tokens_per_step_per_gpu / tokens_per_second_per_gpu.",

@@ -22,8 +22,7 @@ from bootcamp.classroom.tasks import FunctionTask
         "dot, as long as it finds one: embedding becomes bedding.",
         ('name.removeprefix("module.")', 'name.replace("module.", "")'): "replace takes module. "
         "out of the middle too, where it is a part of the model's own.",
-        ('name.removeprefix("module.")', 'name[len("module.") :]'): "That cuts seven letters off "
-        "every name, of those too that have no prefix.",
+        ('name.removeprefix("module.")', 'name[len("module.") :]'): "Some names have no prefix.",
         (lambda state: dict(state)): "These names fit no parameter of the model. load_state_dict "
         "raises for them, and with strict=False it loads nothing and says nothing: the model "
         "answers with its initial parameters.",
@@ -80,8 +79,7 @@ UNFAITHFUL = (
 
 
 @FunctionTask.from_solution(
-    hint="What is fixed at export shows only on other shapes. Which numbers do you compare, and "
-    "how do you count an exception?",
+    hint="What is fixed shows only on other shapes. What do you compare, and what is an exception?",
     stronger="For each of several batches and of several lengths, 1 and context among them, draw "
     "random bytes; compare all 256 scores, shapes first, with a tolerance. An exception of "
     "exported is a difference: return False.",
@@ -139,14 +137,12 @@ def same_model(exported, eager, context):
         ("2 * layers", "layers"): "That keeps keys or values. A token leaves both, in every layer.",
         ("kv_heads * head_width", "query_heads * head_width"): "That keeps keys and values for "
         "every query head. Heads of queries that share them need them once: count kv_heads.",
-        ("2 * layers", "16 * layers"): "A number of 16 bits has 2 bytes: your requests are eight "
-        "times too large.",
+        ("2 * layers", "16 * layers"): "16 bits are 2 bytes: requests are eight times too large.",
         ("2 * billions", "16 * billions", "2 * layers", "16 * layers"): "A number of 16 bits has 2 "
         "bytes: your weights and requests are eight times too large.",
         ("1e9 * (gpu_gb - 2 * billions)", "2**30 * gpu_gb - 2e9 * billions"): "A GB is 10^9 bytes "
         "here, as GPUs are sold. 2^30 bytes are a GiB.",
-        ("max(0, int(left // request))", "int(left // request)"): "Where the weights alone are too "
-        "large, no request fits: 0, not less.",
+        ("max(0, int(left // request))", "int(left // request)"): "No request fits: 0, not less.",
         ("int(left // request)", "left / request"): "A part of a request is none: round down.",
     },
 )

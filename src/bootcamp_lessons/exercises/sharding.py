@@ -6,8 +6,7 @@ from bootcamp.classroom.tasks import FunctionTask, ScriptTask
 
 
 @FunctionTask.from_solution(
-    hint="Write down for each stage how many bytes a rank holds for one parameter: 2, 2 and 12, "
-    "where some of them are divided by the ranks.",
+    hint="Write down a rank's bytes for a parameter in each stage: 2, 2 and 12, some / ranks.",
     stronger="Stage 0: 16. Stage 1: 4 + 12 / ranks. Stage 2: 2 + 14 / ranks. Stage 3: 16 / ranks. "
     "Take the first one that is at most share * gigabytes * 1e9 / parameters.",
     cases=(
@@ -37,8 +36,7 @@ from bootcamp.classroom.tasks import FunctionTask, ScriptTask
 def lowest_stage(parameters, ranks, gigabytes, share):
     """The lowest ZeRO stage whose state takes at most this share of a device's memory.
 
-    16 bit with Adam in float32 (Rajbhandari et al., arXiv:1910.02054): 2 bytes for each parameter,
-    2 for its gradient, 12 for the optimizer.
+    16 bit, Adam in float32 (arXiv:1910.02054): parameter 2 bytes, gradient 2, optimizer 12.
     """
     each = [16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks]
     room = share * gigabytes * 1e9
@@ -65,8 +63,7 @@ def _saved(parts, note=True):
     mistakes={
         (lambda folders, ranks: max(folders)): "That takes the largest name, as a text. Look into "
         "the folders first: not all are whole. Then compare numbers: the text step-900 comes last.",
-        ("int(name.", "str(name."): "The names are compared as texts, and as a text step-900 comes "
-        "after step-1000. Compare the numbers.",
+        ("int(name.", "str(name."): "Compare numbers: as a text step-900 comes after step-1000.",
         ('and ".metadata" in files and parts <= set(files)', ""): "That is the newest folder, "
         "whole or not. Look what is inside: a save may have been killed, or a rank's file lost.",
         ("and parts <= set(files)", ""): "A note .metadata is there, but not the file of each "
@@ -101,22 +98,17 @@ def resume_from(folders, ranks):
     hint="Young's interval needs two times in the same unit: what a save takes, and the time "
     "between failures of the whole job. How many bytes has the state?",
     stronger="A save takes 12 * parameters / bytes_per_second; the job fails every "
-    "days_between_failures * 86400 / hosts seconds; the interval is the root of 2 times both, "
-    "divided by step_seconds.",
+    "days_between_failures * 86400 / hosts seconds; take the root of 2 times both, / step_seconds.",
     within=0.01,  # so that whole steps pass
     unit="steps",
     cases=((7e9, 2e9, 16, 400, 5.0), (70e9, 1e11, 128, 400, 10.0), (405e9, 2e12, 2000, 250, 12.0)),
     mistakes={
-        (" / hosts", ""): "That waits for the failure of one host. With many of them one fails so "
-        "many times as often, and stops all.",
-        ("12 * parameters", "4 * parameters"): "That saves 4 bytes for each parameter, the model "
-        "alone. The optimizer's two averages are 8 more.",
+        (" / hosts", ""): "With many hosts one fails so many times as often, and stops all.",
+        ("12 * parameters", "4 * parameters"): "That is the model alone; two averages are 8 more.",
         ("12 * parameters", "16 * parameters"): "That saves 16 bytes for each parameter. Gradients "
         "need not be saved: after a step they are used up.",
-        1 / math.sqrt(2): "A factor of the root of 2 is missing: on average a failure loses *half* "
-        "of an interval.",
-        (lambda *given: steps_between_saves(*given) * given[-1]): "Those are the seconds between "
-        "two saves. How many steps are that?",
+        1 / math.sqrt(2): "The root of 2 is missing: a failure loses *half* an interval.",
+        (lambda *given: steps_between_saves(*given) * given[-1]): "Those are seconds, not steps.",
         1 / math.sqrt(86400): "One time is in days, the other in seconds: a day has 86,400.",
     },
 )
@@ -132,8 +124,7 @@ def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failur
 
 
 @FunctionTask.from_solution(
-    hint="Draw the mesh for 8 ranks and rows of 4: 0 to 3, below it 4 to 7. How far apart are two "
-    "ranks of a column?",
+    hint="Draw 8 ranks in rows of 4: 0 to 3, below 4 to 7. How far apart are a column's ranks?",
     stronger="rank % shard is the rank's place in its row, so the row begins at rank - rank % "
     "shard. The column begins at that place, and goes on in steps of shard.",
     cases=((0, 4, 2), (5, 8, 4), (6, 8, 2), (9, 12, 3)),
@@ -180,8 +171,7 @@ def row_and_column(rank, ranks, shard):
         ): "Those are the right numbers with sender and receiver swapped.",
         ("sum(line", "0 if line is counts[k] else sum(line"): "Rows for a rank's own experts go "
         "through the all-to-all as well: it wants a number for each rank, this one among them.",
-        (lambda counts: [list(row) for row in counts]): "That has a number for each expert. The "
-        "all-to-all wants one for each rank.",
+        (lambda counts: [list(row) for row in counts]): "The all-to-all wants one for each rank.",
     },
 )
 def rows_between(counts):

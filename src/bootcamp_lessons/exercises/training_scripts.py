@@ -105,8 +105,7 @@ def check_mesh(path: Path, proofs: list[Proof]) -> str:
     if "hosts" in placed and abs(sent / model - 1) > 0.1:
         return (
             f"with --shard 2 on two hosts of two ranks, a host sends the other {sent / model:.1f} "
-            "times the model in a step, not once. The ranks of a row must be of one host: 0 and 1, "
-            "2 and 3."
+            "times the model in a step, not once. The ranks of a row must be of one host."
         )
     return ""
 
@@ -188,8 +187,7 @@ TASKS = [
         "missing.",
         solution="cpu",
         takes_out=("optimizer.zero_grad()", "loss.backward()", "optimizer.step()"),
-        hint="Gradients add up until somebody sets them to zero; the order of the three lines and "
-        "their place before and after the loss matter.",
+        hint="Gradients add up until they are set to zero; order and place of the lines matter.",
         stronger="In this order: the optimizer sets the old gradients to zero, the loss computes "
         "new ones with backward(), the optimizer takes its step.",
     ),
@@ -215,8 +213,7 @@ TASKS = [
         solution="ddp",
         ranks=2,
         also=check_shared_start,
-        hint="Join a process group, take rank and world from it, wrap the model, and average the "
-        "loss over the ranks before it is recorded.",
+        hint="Join a process group, take rank and world from it, wrap the model, average the loss.",
         stronger="dist.init_process_group(), then rank and world from dist.get_rank() and "
         "dist.get_world_size(); DistributedDataParallel(model) before the optimizer; "
         "dist.all_reduce on the loss, divided by world.",
@@ -333,9 +330,8 @@ TASKS = [
         also=check_sequence_parallel,
         errors=dict.fromkeys(
             ("shapes cannot be multiplied", "must have same reduction dim"),
-            "A matrix has met an input of another size. query, key, value and up leave on each "
-            "rank only some of their outputs. attention.out and down read those, so both must be "
-            "in the plan, split by rows.",
+            "A matrix met an input of another size. query, key, value and up leave on each rank "
+            "some of their outputs. attention.out and down read those: split both by rows.",
         ),
         hint="Two modules of a block read what a column split has left on each rank: their "
         "matrices are split by rows. The sum over the ranks comes out laid out as `layout`.",
@@ -369,8 +365,7 @@ TASKS = [
         hint="At which moment does the path hold no good file? What can be written elsewhere "
         "first, and what must be certain before it takes its place?",
         stronger='beside = path.with_name(...); with open(beside, "wb") as file: '
-        "torch.save(state, file), file.flush(), os.fsync(file.fileno()); then os.replace(beside, "
-        "path).",
+        "torch.save(state, file), file.flush(), os.fsync(file.fileno()); os.replace(beside, path).",
     ),
     ScriptTask(
         "two_axes",
@@ -383,10 +378,7 @@ TASKS = [
         ),
         ranks=4,
         also=check_mesh,
-        errors={
-            "bigger than default world size": "The mesh has more places than there are ranks: "
-            "rows times columns is the world size."
-        },
+        errors={"bigger than default world size": "Rows times columns is the world size."},
         hint="A mesh of two axes, the first for the copies, the second for the parts of one. How "
         "many rows does it have, how many columns? init_device_mesh fills row after row.",
         stronger='The shape is (world // args.shard, args.shard), its names ("replicate", '

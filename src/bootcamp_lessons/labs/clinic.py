@@ -202,11 +202,9 @@ def observe(name: str) -> list[dict]:
 
 def list_cases() -> Table:
     """Return a table of all broken scripts, each with what its owner says."""
-
-    def quote(case: Case) -> str:
-        return " ".join(case.task.split('"')[1].split())
-
-    return Table.of(TASKS, {"program": "file", "its owner says": quote})
+    columns = {"program": "file"}
+    columns["its owner says"] = lambda case: " ".join(case.task.split('"')[1].split())
+    return Table.of(TASKS, columns)
 
 
 def run_all_cases() -> Table:

@@ -139,8 +139,7 @@ def judge_gpus_of_ranks(seen: Observed) -> str:
             len(set(used)) == len(used),
             f"GPUs of its own for each rank of host {host}",
             f"of {len(used)} that its ranks need, only {sorted(set(used))} are used",
-            "It runs, with half the memory and half the speed for those who share. Which "
-            "number counts the ranks of one host?",
+            "Those who share have half the memory and speed. Which number counts a host's ranks?",
         )
     _check_ranks_agree(seen, "DistributedDataParallel has to stay: each rank trains alone.")
     return "every rank has two GPUs of its own, and all of them train one model."
@@ -175,16 +174,14 @@ def judge_split(seen: Observed) -> str:
         not held & trained,
         "no sample that is both trained and used for validation",
         f"{len(held & trained)} that are both",
-        "What one rank holds out, another one trains: the ranks have drawn different "
-        "splits. Who must agree, and on what?",
+        "The ranks have drawn different splits. Who must agree, and on what?",
     )
     _check_shares(
         read,
         set(SAMPLES) - held,
         verb="reads",
         too_many="The split is the same now. The sampler has to stay.",
-        overlap="The same samples in another order on each rank: positions are disjoint, what is "
-        "at them is not.",
+        overlap="Each rank has another order: positions are disjoint, samples are not.",
     )
     is_same = len(held) == 8 and all(set(mine) == held for mine in held_out)
     _require(is_same, "the same 8 samples held out on all ranks", held_out)

@@ -1,7 +1,8 @@
-"""Lesson 09b's drills: break one thing of a run over hosts, name the culprit, resume the run.
+"""Lesson 09b: break one thing of a run over hosts, name the culprit, resume; end a job early.
 
 The culprit is found in what anybody could read: errors of ranks, collectives that they wait in,
-counters of the kernel. The losses of both runs must be those of an undisturbed one.
+counters of the kernel. The losses of both runs must be those of an undisturbed one. A machine
+without hosts or Slurm replays logs/reference/09b_when_hosts_fail/.
 """
 
 import json
@@ -9,22 +10,23 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
 
-from bootcamp.experiments import equality
+from bootcamp.experiments import equality, replay
 from bootcamp.experiments.run_and_baseline import loss_distance
 from bootcamp.files import read_json, write_json
 from bootcamp.hosts import drills
+from bootcamp.hosts.slurm import SlurmJob
 from bootcamp.launcher import hang
 from bootcamp.launcher.launch import Options, launch
-from bootcamp.paths import LOGS
-from bootcamp.records import heartbeat, rank_errors
+from bootcamp.paths import LOGS, REFERENCE, SRC
+from bootcamp.records import rank_errors
 from bootcamp.records.runs import Run
 from bootcamp.records.standstill import PLACE_IN_GLOO
-from bootcamp.records.steps import read_steps
+from bootcamp.records.steps import Steps, read_steps
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 from bootcamp_lessons import ddp_depth
@@ -114,7 +116,7 @@ def _cut_link_briefly(run: drills.BackgroundRun, folder: Path) -> None:
     run.hosts[1].cut(CUT_SECONDS)
     lost = {host: after - before[host] for host, after in _count_carrier_changes(run).items()}
     (folder / RELEASE).touch()
-    run.wait_for(lambda: _count_finished_steps(run) > BREAK_STEP)
+    run.wait_for(lambda: run.count_finished_steps(4) > BREAK_STEP)
     write_json(run.folder / "link.json", {"lost": lost, "seconds": time.time() - began})
 
 
@@ -136,11 +138,6 @@ def _count_carrier_changes(run: drills.BackgroundRun) -> dict[str, int]:
     look = ["ip", "-s", "-s", "-j", "link", "show", "eth0"]
     links = {host.name: json.loads(host.run(look))[0] for host in run.hosts}
     return {host: link["stats64"]["tx"]["carrier_changes"] for host, link in links.items()}
-
-
-def _count_finished_steps(run: drills.BackgroundRun) -> int:
-    beats = [heartbeat.read(run.folder / "ranks" / f"{rank}.beat") for rank in range(4)]
-    return min(beat[1] if beat else 0 for beat in beats)
 
 
 DRILLS = {
@@ -276,7 +273,7 @@ def _run_and_break(name: str, flags: dict) -> tuple[Run, float]:
     script, broken_at = variant("ddp", f"drill_{name}", changes) if changes else "ddp", None
     with drills.BackgroundRun(script, 4, hosts=2, absent=drill.absent, **flags) as run:
         if waits:
-            run.wait_for(lambda: _count_finished_steps(run) == BREAK_STEP)
+            run.wait_for(lambda: run.count_finished_steps(4) == BREAK_STEP)
             broken_at = time.time()
         if drill.disturb:
             drill.disturb(run, folder)
@@ -392,3 +389,145 @@ def table(outcomes: list[Outcome]) -> Table:
     }
     right = sum(one.right for one in outcomes)
     return Table.of(outcomes, columns, f"{right} of {len(outcomes)} named right")
+
+
+# The lesson's experiments, or what was recorded of them
+
+RECORDS = REFERENCE / "09b_when_hosts_fail"
+JOB, CHECK = "src/jobs/ddp_requeue.sbatch", "src/jobs/check_nodes.sbatch"
+DISK = "/mnt"  # a folder on each host's own disk
+STEPS = 400  # of the job that must end before it has done them
+STACK_LINE = re.compile(r"\[?W\d{4}|Exception raised from|frame #|<omitting")
+LOSS_STEP = 4  # at which the elastic run loses a host
+# give a silent host up after 3 s in place of 15, and wait for no other longer than 1 s
+IMPATIENT = {"rdzv_conf": "last_call_timeout=1,keep_alive_interval=1"}
+
+
+class Lab(replay.RecordedCluster):
+    """The lesson's experiments; the first that needs the cluster starts it."""
+
+    def __init__(self):
+        super().__init__(RECORDS.name, hosts=2)
+        self.hosts = replay.RecordedRuns(RECORDS.name, needs="hosts")
+
+    def __repr__(self) -> str:
+        return f"{self.hosts}\n{super().__repr__()}"
+
+    def nodes(self) -> None:
+        """Print what a check of all hosts before a job says: host1's disk is full."""
+
+        def check() -> dict:
+            cluster, how = self.start(), {"on": "host1", "as_root": True}
+            cluster.run(f"mount -t tmpfs -o size=1m small {DISK}", **how)
+            job = cluster.sbatch(CHECK, arguments=(f"--disk={DISK}",))
+            job.wait(60)
+            cluster.run(f"umount {DISK}", **how)
+            return {"output": f"host0$ sbatch {CHECK} --disk={DISK}\n{job.output}"}
+
+        print(_replay(self, "nodes", check)["output"])
+
+    def requeued(self) -> dict:
+        """Send USR1 to a job, which saves, is queued again and goes on; see `describe_job`."""
+
+        def train() -> dict:
+            job = self.submit(save_every=10 * STEPS)
+            job.wait(steps=1)
+            job.signal("USR1", "--batch")
+            job.wait()
+            return describe_job(job)
+
+        found = _replay(self, "requeued", train)
+        print(found["output"])
+        return found
+
+    def submit(self, save_every: int) -> SlurmJob:
+        """Submit the job that trains and is queued again."""
+        flags = {**SETTING, "steps": STEPS, "save_every": save_every, "device": "cpu"}
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+        return self.start().sbatch(JOB, arguments=tuple(words))
+
+    def elastic(self) -> dict:
+        """Let an elastic run on two hosts lose one; see `_describe_attempts`."""
+        return _replay(self.hosts, "elastic", _lose_a_host)
+
+    def drill(self, name: str) -> Outcome:
+        """Run one of DRILLS."""
+        found = _replay(self.hosts, f"drill_{name}", lambda: asdict(run_drill(name)))
+        return Outcome(**found)
+
+
+def _replay(lab: replay.RecordedRuns, name: str, measure: Callable[[], dict]) -> dict:
+    note = f"{lab.missing}: what was recorded elsewhere stands in ({name}). {lab.advice}"
+    return replay.replay(RECORDS / f"{name}.json", measure, None if lab.ready else note)
+
+
+def describe_job(job: SlurmJob) -> dict:
+    """Describe a job that was queued again.
+
+    output: of both attempts. first_step: at which the second began. again: how many steps were
+    computed twice. apart: the largest difference from the losses of one process.
+    """
+    run = job.record
+    steps = [row.step for row in Steps(run.folder).read_new()]  # each as often as it was computed
+    return {
+        "state": job.state,
+        "restarts": job.restarts,
+        "output": replay.hide_own_folders(_without_stacks(job.output)),
+        "first_step": run.ranks[0].first_step,
+        "again": len(steps) - len(set(steps)),
+        "steps": len(set(steps)),
+        "apart": max_loss_difference(run),
+    }
+
+
+def _without_stacks(output: str) -> str:
+    """Remove the C++ stacks that an agent writes if its store has ended first."""
+    kept = [line for line in output.splitlines() if not STACK_LINE.match(line)]
+    return "\n".join(line for line in kept if line.strip()) + "\n"
+
+
+WAIT_FOR_LOSS = {
+    "with run.step(step):": f"""while (world, step) == (2, {LOSS_STEP}):
+    dist.all_reduce(torch.zeros(()))
+    __import__("time").sleep(0.02)
+with run.step(step):"""
+}
+
+
+def _lose_a_host() -> dict:
+    script = variant(SRC / "snippets" / "ddp_elastic.py", "elastic_loses_a_host", WAIT_FOR_LOSS)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=LOGS, prefix="elastic-") as place:
+        file = Path(place) / "run.pt"
+        saves = {"save": file, "resume": file, "save_every": 1, "micro_batch": 4}
+        options = Options(max_restarts=2, fewest_hosts=1, torchrun=IMPATIENT)
+        with drills.BackgroundRun(script, 2, hosts=2, options=options, **saves, **SETTING) as run:
+            run.wait_for_step(LOSS_STEP - 1, ranks=2)
+            lost_at = time.time()
+            run.hosts[1].kill()
+    return _describe_attempts(run.record, lost_at)
+
+
+def _describe_attempts(run: Run, lost_at: float) -> dict:
+    """Describe an elastic run's attempts; lost_at: when the host was lost, seconds since 1970."""
+    rows, ranks = Steps(run.folder).read_new(), rank_errors.read_processes(run.folder)
+    attempts = []
+    for attempt in sorted({row.attempt for row in rows}):
+        steps = [row.step for row in rows if row.attempt == attempt]
+        hosts = [rank["host"] for rank in ranks if rank["attempt"] == attempt]
+        share = SETTING["global_batch"] // len(hosts)
+        row = {"attempt": attempt, "hosts": ", ".join(sorted(set(hosts))), "ranks": len(hosts)}
+        row |= {"samples of a rank": share, "micro-batches": share // 4}
+        attempts.append(row | {"steps": f"{min(steps)} to {max(steps)}"})
+    ended = (run.folder / "summary.json").stat().st_mtime
+    return {
+        "attempts": attempts,
+        "seconds": ended - lost_at,
+        "apart": max_loss_difference(run),
+    }
+
+
+def all_drills() -> Table:
+    """Table all drills, as they were recorded."""
+    kept = read_json(RECORDS / "drills.json")["drills"]
+    return table([Outcome(**row) for row in kept])

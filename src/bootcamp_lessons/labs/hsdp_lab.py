@@ -47,10 +47,6 @@ class Lab(replay.RecordedRuns):
         how = {"hosts": 2, "link": link, "steps": STEPS, "quiet": True}
         return self.launch(record, script, 4, **flags, **how, **SETTING)
 
-    def faster(self, name: str, sentence: str, this, that, **how) -> claims.Claim:
-        """Compare two trials; see `compare_trials`."""
-        return compare_trials(self, name, sentence, this, that, **how)
-
     def five_megabytes(self, link: str) -> Table:
         """Send 5 MB from rank 0 to each other rank, and table what it noted."""
         where = {"hosts": 2, "link": link, "device": "cpu", "quiet": True}

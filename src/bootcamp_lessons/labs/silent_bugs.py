@@ -118,8 +118,7 @@ TASKS = [
             f"    parameter.grad /= args.micro_batches\n{STEP}"
         },
         hint="Who else divides by the number of micro-batches? Look at the schedule's arguments.",
-        stronger="torch's schedules have scale_grads=True: they divide by themselves. Divide once: "
-        "take out the loop, or say scale_grads=False.",
+        stronger="torch's schedules divide (scale_grads=True): take out the loop, or say False.",
     ),
     Silent(
         "silent_clipped",

@@ -1,19 +1,18 @@
-"""Figures of predictions: a model's memory, its plans, and what limits them at each number of GPUs;
-how wrong predictions are of published runs, and how often to save. They draw the tables of
-bootcamp_lessons.forecasts that they name. ValueError: nothing in a table can be drawn.
+"""Lessons 10 and 14: a model's memory, its plans, what limits them at each number of GPUs, steps
+part by part, errors of predictions. Most draw a table of forecasts, which they name.
 """
 
+import textwrap
 from collections import Counter
 from statistics import median
-from textwrap import wrap
 
-import numpy as np
 from matplotlib.figure import Figure
 
-from bootcamp.costs import failures
+from bootcamp.costs.planner import WORDS
 from bootcamp.drawing import charts, palette
 from bootcamp.drawing.style import FOOT, SMALL, begin, finish, legend, styled
 from bootcamp.units import number, three_digits
+from bootcamp_lessons import plan_contest
 
 FORMULAS = "By the planner's formulas, nothing here is measured"
 WAITS = "Tensor, context, experts, data: what the step waits for their collectives."
@@ -178,7 +177,7 @@ def _draw_plans(axes, table, chosen: dict | None = None) -> str:
         slower = chosen["fits"] and chosen["slower_by"]
         why = f"; slower than the best by: {slower}" if slower else ""
         says.append(f"chosen is limited by: {chosen['limit']}{why}")
-    words = "\n".join(line for text in says for line in wrap(text, LINE))
+    words = "\n".join(line for text in says for line in textwrap.wrap(text, LINE))
     axes.set_title(words, loc="left", fontsize=SMALL)
     place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "fontsize": SMALL}
     axes.legend(title="slower than\nthe best by", title_fontsize=SMALL, alignment="left", **place)
@@ -252,17 +251,10 @@ def _draw_step(axes, place: int, line: dict, parts: list[str]) -> str:
     return ", ".join(says)
 
 
-# How wrong predictions are, and how often to save
+# How wrong predictions are
 
 GOOD = 5  # % of error: what the shaded band shows
 NAMED = 3  # of the worst
-TIMES = {10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36_000: "10 h", 360_000: "100 h"}
-TIMES |= {3_600_000: "1,000 h"}
-LOST = (0.01, 0.1, 1, 2, 5, 10, 20, 50, 100)  # %
-DALY = (
-    "By the model of Daly (2006), nothing here is measured: failures come at random, in saves and "
-    "restarts too; what was not saved is trained again. Marks: the best interval."
-)
 
 
 @styled
@@ -303,37 +295,70 @@ def predicted_and_published(table) -> Figure:
     return finish(figure, (), f"{len(table)} published runs. {'; '.join(says)}.", (note,))
 
 
+# The plans of a contest
+
+LOOKS = {
+    "compute": (palette.BLUE, ""),
+    plan_contest.AGAIN: (palette.GREY, "\\\\"),
+    "tensor and context": (palette.GREEN, ".."),
+    "gradients and parameters": (palette.ORANGE, "//"),
+    "pipeline": (palette.PURPLE, "xx"),
+    "the rest": (palette.YELLOW, ""),
+}
+GROUPS = {
+    WORDS["tensor"]: "tensor and context",
+    WORDS["context"]: "tensor and context",
+    WORDS["data"]: "gradients and parameters",
+    WORDS["pipeline"]: "pipeline",
+    WORDS["bubble"]: "pipeline",
+}
+MOST_BARS = 10
+CUT_AT = 3.0  # times the fastest
+
+
+def group_parts(parts: dict[str, float]) -> dict[str, float]:
+    """Return {name in LOOKS: seconds}."""
+    found = dict.fromkeys(LOOKS, 0.0)
+    for name, seconds in parts.items():
+        found[name if name in LOOKS else GROUPS.get(name, "the rest")] += seconds
+    return found
+
+
 @styled
-def checkpoint_interval(table) -> Figure:
-    """Draw the time lost by the interval between saves: forecasts.checkpoint_intervals."""
-    figure, axes = begin("Time lost to saves and failures", 6.0)
+def steps(task: str, plans: dict[str, dict] | None = None) -> Figure:
+    """Draw the plans {name: knobs} that fit a task, else its board's; ValueError if none does."""
+    given = {
+        name: plan_contest.judge(knobs, plan_contest.TASKS[task])
+        for name, knobs in (plans or {}).items()
+    }
+    everything = list(given.items()) or plan_contest.list_entries(task)
+    entered = [(name, verdict) for name, verdict in everything if verdict.fits][:MOST_BARS]
+    if not entered:
+        raise ValueError(f"no plan that fits the task {task}: plan_contest.enter takes one")
+    figure, axes = begin(f"Predicted: a step of the task {task}", 2.9 + 0.75 * len(entered))
     says = []
-    for position, line in enumerate(table):
-        given = (line["save_seconds"], line["between_failures_seconds"], line["restart_seconds"])
-        best, look = line["best_interval_seconds"], palette.line_look(position)
-        intervals = best * np.geomspace(0.1, 10, 41)
-        lost = [100 * (1 - failures.effective_share(each, *given)) for each in intervals]
-        words = f"{line['GPUs']:,} GPUs, a failure in {_format_seconds(given[1])}: "
-        words += f"save every {_format_seconds(best)}, {min(lost):.2g} % lost"
-        axes.plot(intervals, lost, color=look["color"], label=words)
-        axes.plot(best, min(lost), **look)
-        says.append(words)
-    charts.log_axis(axes.xaxis, TIMES, TIMES.values())
-    charts.log_axis(axes.yaxis, LOST)
-    axes.set(xlim=axes.dataLim.intervalx, ylim=(0.8 * axes.dataLim.y0, 100))
-    axes.set(xlabel="training between two saves", ylabel="% of the time lost")
-    axes.grid(True, color=palette.GREY)
-    legend(figure, axes.get_lines()[::2])
-    takes = f"A save takes {_format_seconds(given[0])}, a restart {_format_seconds(given[2])}."
-    notes = (DALY, f"{takes} {table.caption}.")
-    return finish(figure, (), f"{'; '.join(says)}. {takes}", notes)
+    fastest = entered[0][1].seconds / entered[0][1].slower
+    limit = CUT_AT * fastest
+    for row, (name, verdict) in enumerate(entered):
+        left = charts.stack_bars(axes, row, group_parts(verdict.parts), 1, limit, LOOKS)
+        if left > limit:
+            charts.margin(axes, row, "▶", x=0.99, ha="right", zorder=4, bbox=charts.WHITE)
+        charts.margin(axes, row, f"{left:.2f} s", x=1.015, **charts.BOLD)
+        charts.marker_line(axes, row, fastest)
+        says.append(f"{name}, {verdict.given}: {left:.2f} s, limited by {verdict.limit}")
+    charts.rows(axes, [_wrap_label(name, one.given) for name, one in entered])
+    axes.set(xlim=(0, limit), xlabel="seconds of a step")
+    legend(figure, charts.handles(LOOKS))
+    notes = (
+        "Predicted by the planner, not measured. Black line: the fastest plan that it finds.",
+        "The rest: launches from the host, experts, the optimizer. ▶: the bar goes on.",
+    )
+    if left_out := len(everything) - len(entered):
+        notes += (f"Not drawn, as they do not fit, are impossible, or too many: {left_out}.",)
+    return finish(figure, (), f"{'; '.join(says)}.", notes)
 
 
-def _format_seconds(seconds: float) -> str:
-    """Write a time with two digits: 45 s, 19 min, 3.1 h."""
-    large, unit = 3600, "h"
-    if seconds < 90:
-        large, unit = 1, "s"
-    elif seconds < 5400:
-        large, unit = 60, "min"
-    return f"{three_digits(float(f'{seconds / large:.2g}'))} {unit}"
+def _wrap_label(name: str, given: str) -> str:
+    """Wrap a plan's text without parting a knob from its value."""
+    together = given.replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
+    return textwrap.fill(f"{name}: {together}", 26)
