@@ -237,8 +237,7 @@ def why_not() -> str | None:
 def make_environment() -> dict[str, str]:
     """Return the environment of commands and jobs: this process's, with its Python in PATH.
 
-    Variables of an outer Slurm job are left out. SBATCH_OUTPUT overrides the job files' #SBATCH
-    --output, so that all output goes to this course's records.
+    Without those of an outer Slurm job; SBATCH_OUTPUT sends all output to this course's records.
     """
     programs = (slurm_daemons.PROGRAMS, Path(sys.executable).parent, simulated_hosts.SEARCH)
     env = {**os.environ, "PATH": os.pathsep.join(map(str, programs))}

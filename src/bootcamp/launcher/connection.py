@@ -79,8 +79,7 @@ def refusal(message: str) -> RunRefused:
 class Connection:
     """The kernel's end of its supervisor: requests out, events in, one queue for each run.
 
-    The thread that waits does so in SimpleQueue.get and sleep: an interrupt may come at any moment,
-    and the inner lock of Queue.get or Event.wait can stay taken.
+    It waits in SimpleQueue.get and sleep: an interrupt can leave the inner lock of Queue.get taken.
     """
 
     command = (sys.executable, "-P", supervisor.__file__)  # and this process's id

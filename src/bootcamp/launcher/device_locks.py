@@ -46,8 +46,7 @@ def choose_folder() -> Path | None:
 def list_gpus(visible: str | None, count: int) -> dict[str, str]:
     """Return {label: name} of the GPUs that CUDA_VISIBLE_DEVICES leaves, None for all.
 
-    The name is the UUID, the same to every process; where nvidia-smi does not tell it, the entry of
-    the variable, or the index. count: how many of them torch sees.
+    The name is the UUID, else the variable's entry, or the index. count: of those that torch sees.
     """
     found = machine.visible_gpus(visible)
     entries = visible.replace(" ", "").split(",") if visible else list(map(str, range(count)))

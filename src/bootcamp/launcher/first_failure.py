@@ -22,8 +22,7 @@ TORCHRUNS_LINE = re.compile(r"[IWE]\d{4} |Traceback |Failures:|Root Cause |\S+Ch
 def describe_failure(folder: Path, request: RunRequest, codes: dict) -> dict:
     """Describe the failure of the process that failed first: a rank, or its launcher.
 
-    What a signal killed goes before what raised: its connections close before its end is seen, and
-    the others raise because of that. codes: exit codes of ranks or launchers, the first end first.
+    What a signal killed goes first: the others raise because of it. codes: the first end first.
     """
     failed = {name: code for name, code in codes.items() if code}
     first = next((name for name, code in failed.items() if code < 0), next(iter(failed)))

@@ -237,8 +237,7 @@ def run_rank(argv: list[str]) -> None:
 def serve_store(listening: int | None = None) -> None:
     """Serve the store of a run's rendezvous as long as the process that started this one lives.
 
-    All ranks are its clients: rank 0 may end before the others have met. listening: a socket at
-    MASTER_PORT; without one the store makes its own.
+    All ranks are its clients: rank 0 may end before the others have met. listening: at its port.
     """
     from torch.distributed import TCPStore
 

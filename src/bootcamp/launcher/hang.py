@@ -41,8 +41,7 @@ NO_ANSWER = "  (no answer: not in Python, or not started yet)"
 def read(run: Run | Path | str) -> Standstill:
     """Ask the ranks of a live run on this machine where they are; explain why the run hangs.
 
-    Asking stops no rank. Ranks that do get on have collectives open as well, so ask when no step
-    has ended for a while. Raises FileNotFoundError.
+    Ask when no step has ended for a while; it stops no rank. Raises FileNotFoundError.
     """
     folder = run.folder if isinstance(run, Run) else Path(run)
     if not (folder / "ranks").exists():
@@ -62,8 +61,7 @@ def find_processes(folder: Path) -> dict[int, int]:
 def inspect_process(number: int, beat: Path) -> tuple[bool | None, int | None]:
     """Look up a process: whether it is the rank of this beat, its memory in bytes; None if unseen.
 
-    A rank keeps the file of its beats open, so a process that was given the same number later, or
-    one of another machine, is not mistaken for it.
+    A rank keeps its beats' file open, so that no later process of its number is taken for it.
     """
     try:
         process = psutil.Process(number)

@@ -65,8 +65,7 @@ def why_not() -> str | None:
 def start(ranks: int = 4) -> None:
     """Start live ranks in the background, and the cell magic `%%ranks`. Returns at once.
 
-    Ranks that are there already stay, unless another number is asked for. Where there can't be any,
-    a sentence says why, and `%%ranks` does nothing.
+    Ranks of that number stay as they are. Where there can't be any, a sentence says why.
     """
     global _live
     if ranks < 1:
@@ -124,8 +123,7 @@ def _run_magic(line: str, cell: str) -> None:
 class LiveRanks:
     """One set of ranks, from its start in the background to its end.
 
-    replies: what a function of live_rank.py returned, for each rank that has followed the last
-    order. states: in which collective a rank waits, and for how long.
+    replies: what functions of live_rank.py returned, by rank. states: where ranks wait, how long.
     """
 
     def __init__(self, count: int):

@@ -97,8 +97,7 @@ def find_members(run: str, roots: set[int], sessions: set[int]) -> set[int]:
 def kill(pids: set[int]) -> None:
     """Kill these processes; one that is gone already is no error.
 
-    A tracker of Python's multiprocessing is killed last: once all who share its semaphores have
-    ended it takes those that they left out of /dev/shm, and ends.
+    multiprocessing's tracker goes last: it removes semaphores that others leave in /dev/shm.
     """
     trackers = {pid for pid in pids if TRACKER in read_command(pid)}
     send_signal(pids - trackers, signal.SIGKILL)

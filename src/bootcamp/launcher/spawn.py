@@ -102,8 +102,7 @@ class ForkServer:
     ) -> "WarmProcess | asyncio.subprocess.Process":
         """Fork a process; tries anew if the server dies meanwhile. Where there is none, it is cold.
 
-        kind: "rank", or "store" for that of the ranks' rendezvous, which may be given a listening
-        socket (forkserver.serve_store). host: see start_program.
+        kind: "rank", or "store", which may be given a listening socket. host: see start_program.
         """
         request: dict = {"kind": kind, "argv": command.argv, "env": command.env}
         request |= {"folder": os.getcwd(), "host": host and host["pid"]}

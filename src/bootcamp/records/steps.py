@@ -18,8 +18,7 @@ class Record(dict):
 class Steps:
     """The steps of a run that may still be going on.
 
-    rows: a record of each step, in order; of a step that a restarted run repeats, the last one. A
-    line that is unfinished, or that a full disk has torn, is left out.
+    rows: one of each step, in order; of a repeated one the last, of an unfinished or torn one none.
     """
 
     def __init__(self, run_dir: Path | str):

@@ -179,10 +179,8 @@ def _check_values(args: argparse.Namespace) -> None:
         )
     heads = sizes[args.size].get("heads")
     if args.kv_heads is not None and (heads is None or args.kv_heads < 1 or heads % args.kv_heads):
-        refuse(
-            f"--kv-heads {args.kv_heads}: {args.model} at size {args.size} has {heads or 'no'} "
-            "heads of queries. Give a number that divides gpt's."
-        )
+        given = f"--kv-heads {args.kv_heads}: {heads or 'no'} heads of queries"
+        refuse(f"{given}. Give a number that divides gpt's.")
     args.lr = LEARNING_RATES[args.optimizer] if args.lr is None else args.lr
     most = {"timeout": LONGEST_TIMEOUT_SECONDS, "cores_per_rank": len(machine.cores())}
     for name in ("steps", "global_batch", "save_every", "lr", *most):
@@ -200,12 +198,9 @@ def _check_batch(context: RunContext) -> None:
     if args.global_batch % shares:
         below = args.global_batch - args.global_batch % shares
         nearest = f"{below} or {below + shares}" if below else f"{shares}"
-        world = environment.world_size()
-        sharers = "ranks: every rank" if shares == world else "models: each of them"
-        refuse(
-            f"--global-batch {args.global_batch} does not divide over {shares} {sharers} "
-            f"needs the same number of samples. Give a multiple of {shares}, such as {nearest}."
-        )
+        over = f"{shares} {'ranks' if shares == environment.world_size() else 'models'}"
+        advice = f"Give a multiple of {shares}, such as {nearest}."
+        refuse(f"--global-batch {args.global_batch} does not divide over {over}. {advice}")
 
 
 def _size_axes(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:

@@ -77,10 +77,7 @@ def check_heads(context: RunContext) -> None:
     count_parts_of_rank(context, "gpt", "heads")
     kv_heads, ranks = context.args.kv_heads, context.mesh[-1]
     if kv_heads and kv_heads % ranks:
-        refuse(
-            f"--kv-heads {kv_heads}: key-value heads do not divide over {ranks} ranks. "
-            "Start fewer ranks, or ask for more such heads."
-        )
+        refuse(f"--kv-heads {kv_heads}: key-value heads do not divide over {ranks} ranks.")
 
 
 def count_parts_of_rank(context: RunContext, model: str, parts: str) -> int:

@@ -199,10 +199,7 @@ class Run(record.Run):
 
     def _check_steps(self, is_right: bool, made: str) -> None:
         if not is_right:
-            raise RuntimeError(
-                f"own_script.Run was told steps={self.args.steps}, and {made}. "
-                "Give it the number of batches that the loop trains on."
-            )
+            raise RuntimeError(f"own_script.Run was told steps={self.args.steps}, and {made}")
 
     def _record(self) -> dict:
         return super()._record() | {"noted": self._noted, "saved": self._saved}

@@ -52,10 +52,7 @@ def check(context: RunContext) -> None:
             f"{args.size} has {layers} parts to give. Start fewer ranks, or take a larger --size."
         )
     if args.model == "resnet50":
-        refuse(
-            "--model resnet50: its BatchNorm would normalise each micro-batch by itself. "
-            "Choose gpt, mlp or striped-lstm."
-        )
+        refuse("--model resnet50: its BatchNorm would normalise each micro-batch by itself.")
 
 
 def cut(model: nn.Sequential, parts: int) -> list[nn.Sequential]:

@@ -95,8 +95,7 @@ class Run:
     def loss(self, loss: torch.Tensor, pending=None) -> None:
         """Note the loss of the step that has just ended: the mean over the global batch, shape ().
 
-        pending: the handle of an asynchronous all-reduce, or a function that waits. Both are read
-        after the next step, so that no step waits for the record.
+        pending: an asynchronous all-reduce's handle, or a function; awaited after the next step.
         """
         self._log.loss(loss, pending)
 

@@ -41,8 +41,7 @@ def _stage(args, position: int) -> nn.Module:
 def initialise(model: nn.Module, args) -> None:
     """Give a model from the meta device, after `to_empty`, the numbers that `build` gives.
 
-    model: some or all stages, cut over the ranks or not. Each stage is built complete and gone
-    before the next, so a rank never holds more than its part and the largest stage.
+    Each stage is built complete and gone before the next: a rank holds its part and one stage.
     """
     own = own_tensors(model)
     for position, name in enumerate(stage_names(args)):
