@@ -1,27 +1,25 @@
-"""Hosts made on one machine: what crosses their link, how they are refused, that nothing stays."""
+"""Hosts made on one machine: what crosses their link, how they are refused, that nothing stays.
 
-import json
+Of a Python that is killed, and of an ordinary user: test_slurm.py, whose hosts these are.
+"""
+
 import os
 import subprocess
-import sys
 
 import pytest
 from processes import (
     find_host_traces,
     find_namespaces,
     namespaces_of,
-    needs_nobody,
-    run_as_nobody,
     until_no_process_in,
 )
 
 from bootcamp.costs import model_shapes, sharding
 from bootcamp.launcher import launch, simulated_hosts
-from bootcamp.scripts.variants import variant
 
 WHY_NOT = simulated_hosts.why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
-FLAGS = {"model": "mlp", "steps": 8, "global_batch": 16, "quiet": True}
+FLAGS = {"model": "mlp", "steps": 5, "global_batch": 16, "quiet": True}
 NUMBERS = [sum(layer.numbers) for layer in model_shapes.layers("mlp", "small")]
 HEAD = NUMBERS[-1] / sum(NUMBERS)  # what FSDP leaves gathered
 
@@ -51,15 +49,15 @@ def test_link_carries_the_bytes_of_the_theory(script, flags, strategy, how):
 
 
 @needs_hosts
-def test_ranks_know_their_host():
+def test_ranks_know_their_host(tmp_path):
     """Cold ones; warm ones and torchrun's: test_several_hosts.py."""
+    script = tmp_path / "says_its_host.py"
     where = "socket.gethostname(), socket.gethostbyname('host1'), os.environ['LOCAL_RANK']"
-    line = f"import os, socket; print({where})"
-    script = variant("ddp", "says_its_host", {"run.finish()": f"run.finish()\n{line}"})
-    run = launch.launch(script, 2, hosts=2, start="cold", device="cpu", **{**FLAGS, "steps": 2})
+    script.write_text(f"import os, socket\nprint({where})\n")
+    run = launch.launch(script, 2, hosts=2, start="cold", device="cpu", quiet=True)
     for rank in (0, 1):
         said = (run.folder / "ranks" / f"{rank}.out").read_text()
-        assert said.split()[-3:] == [f"host{rank}", "10.77.0.2", "0"]
+        assert said.split() == [f"host{rank}", "10.77.0.2", "0"]
 
 
 LOOK = (
@@ -89,47 +87,6 @@ def test_host_has_a_name_a_slow_link_and_mounts_and_the_machine_keeps_nothing():
         assert {**outside, "namespaces": ()} == {**before, "namespaces": ()}
     assert not any(os.path.exists(f"/proc/{host['pid']}") for host in hosts)
     until_no_process_in(own)
-
-
-@needs_hosts
-def test_hosts_go_with_the_process_that_asked_for_them():
-    ask = "import json, time; from bootcamp.launcher import simulated_hosts as made\n"
-    ask += "with made.hold_hosts(2) as hosts: print(json.dumps(hosts), flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE) as asking:
-        hosts = json.loads(asking.stdout.readline())
-        command = simulated_hosts.enter_command(hosts[1], ["sh", "-c", "echo in; exec sleep 60"])
-        own = namespaces_of(hosts)
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as inside:
-            inside.stdout.readline()
-            asking.kill()
-            asking.wait()
-            assert own & find_namespaces()  # a process is in one of them
-            inside.kill()
-    until_no_process_in(own)
-
-
-AS_NOBODY = """
-import os, socket, subprocess, sys
-sys.path.insert(0, sys.argv[1])
-from bootcamp import linux
-from bootcamp.launcher import simulated_hosts
-call = "import socket; c = socket.create_connection(('host0', 5000)); c.sendall(b'from '"
-call += "+ socket.gethostname().encode())"
-with simulated_hosts.hold_hosts(2, "1gbit") as (host0, host1):
-    before = os.readlink("/proc/self/ns/user")
-    linux.enter(host0["pid"])
-    listening = socket.create_server(("host0", 5000))
-    subprocess.run(simulated_hosts.enter_command(host1, [sys.executable, "-c", call]), check=True)
-    connection, _ = listening.accept()
-    now = os.readlink("/proc/self/ns/user")
-    print(connection.recv(100).decode(), "user namespace:", before != now)
-"""
-
-
-@needs_hosts
-@needs_nobody
-def test_hosts_of_an_ordinary_user_meet_too():
-    assert run_as_nobody(AS_NOBODY).strip() == "from host1 user namespace: True"
 
 
 def test_hosts_that_are_hidden_are_refused_with_the_reason(monkeypatch):

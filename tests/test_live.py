@@ -58,11 +58,6 @@ FAILS = {
         True,
     ),
     "all raise": ("nonsense", ["NameError: name 'nonsense' is not defined"], False),
-    "an error without a text": (
-        "class Mute(Exception):\n    def __str__(self):\n        return 5\nraise Mute",
-        ["raised Mute: <unprintable Mute>"],
-        False,
-    ),
     "one rank calls a collective": (
         "if rank == 0:\n    dist.all_reduce(mine)",
         ["rank 0 waited in all_reduce, but ranks 1, 2 and 3"],
@@ -108,10 +103,9 @@ def test_ranks_that_compute_are_left_in_peace():
     "code",
     [
         "while True:\n    pass",
-        "import time\ntime.sleep(600)",
         "import time\nif rank == 3:\n    time.sleep(600)\ndist.all_reduce(torch.ones(1))",
     ],
-    ids=["computing", "sleeping", "in a collective"],
+    ids=["computing", "in a collective"],
 )
 def test_interrupt_brings_all_ranks_back(code):
     threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()

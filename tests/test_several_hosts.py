@@ -49,7 +49,7 @@ def nothing_of_the_hosts_is_left():
 def test_torchrun_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
     ranks, optimizer, alike, capsys
 ):
-    flags = {"steps": 6, "global_batch": 12, "optimizer": optimizer}
+    flags = {"steps": 3, "global_batch": 12, "optimizer": optimizer}
     script = variant("ddp", "says_its_torchrun", {"run.finish()": f"run.finish(){SAYS}"})
     options = Options(torchrun=None if alike else {1: {"monitor_interval": 0.2}})
     with warm.workers():

@@ -5,11 +5,11 @@ its `python` in BOOTCAMP_TEST_PYTHON. Without it, as under plain pytest, a new P
 time and spends seconds on imports.
 """
 
-import contextlib
 import json
 import os
 import sys
 from pathlib import Path
+from unittest import mock
 
 VARIABLE = "BOOTCAMP_TEST_PYTHON"
 
@@ -25,7 +25,6 @@ def supervisor() -> list[str]:
     return [sys.executable, "-IS", str(file), str(Path(python()).parent)]
 
 
-@contextlib.contextmanager
 def workers():
     """In here torchrun is itself and starts warm workers: it takes their Python from PYTHON_EXEC.
     So does horovodrun, as the launcher calls it.
@@ -34,33 +33,18 @@ def workers():
     namespaces, and ends with the shim. Not for tests that look for processes left over: the fork
     does not have the run's name in its environment.
     """
-    if VARIABLE not in os.environ:
-        yield
-        return
-    os.environ["PYTHON_EXEC"] = python()
-    try:
-        yield
-    finally:
-        del os.environ["PYTHON_EXEC"]
+    warm = {"PYTHON_EXEC": python()} if VARIABLE in os.environ else {}
+    return mock.patch.dict(os.environ, warm)
 
 
-@contextlib.contextmanager
 def kernels(folder):
     """In here a notebook's kernel is warm_kernel.py: warm under tools/test.py, as its launcher is.
 
     folder: a folder of this worker's, for the description of the kernel that Jupyter reads.
     """
     described = folder / "kernels" / "python3" / "kernel.json"
-    if not described.exists():
-        described.parent.mkdir(parents=True)
-        command = [python(), str(Path(__file__).with_name("warm_kernel.py")), "-f"]
-        about = {"argv": [*command, "{connection_file}"], "display_name": "", "language": "python"}
-        described.write_text(json.dumps(about))
-    before = os.environ.get("JUPYTER_PATH")
-    os.environ["JUPYTER_PATH"] = str(folder)
-    try:
-        yield
-    finally:
-        del os.environ["JUPYTER_PATH"]
-        if before is not None:
-            os.environ["JUPYTER_PATH"] = before
+    described.parent.mkdir(parents=True, exist_ok=True)
+    command = [python(), str(Path(__file__).with_name("warm_kernel.py")), "-f"]
+    about = {"argv": [*command, "{connection_file}"], "display_name": "", "language": "python"}
+    described.write_text(json.dumps(about))
+    return mock.patch.dict(os.environ, JUPYTER_PATH=str(folder))
