@@ -66,7 +66,6 @@ def count_bytes_by_kind(run: Run) -> dict[str, int]:
 
 
 def count_fullest_rank_bytes(run: Run) -> int:
-    """Count all bytes of the fullest rank."""
     return sum(count_bytes_by_kind(run).values())
 
 

@@ -90,5 +90,4 @@ def run_legs(legs: list[tuple[int, dict]], place: Path, forget: str = "", **flag
 
 
 def join_losses(legs: list[dict]) -> list[float]:
-    """Return the losses of all steps of these legs."""
     return [loss for leg in legs for loss in leg["losses"]]

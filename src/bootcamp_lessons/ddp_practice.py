@@ -55,14 +55,12 @@ def table_paces(run: Run) -> Table:
 
     own: its own work, before it waits for anybody; waits: from then until the averages are there.
     """
-    rows = [
-        {"rank": said["rank"]}
-        | {
-            name: 1e3 * statistics.quantiles(said[key], n=10, method="inclusive")[0]
-            for name, key in (("own", "own"), ("waits", "rest"))
-        }
-        for said in parse_printed(run)
-    ]
+    rows = []
+    for said in parse_printed(run):
+        row = {"rank": said["rank"]}
+        for name, key in (("own", "own"), ("waits", "rest")):
+            row[name] = 1e3 * statistics.quantiles(said[key], n=10, method="inclusive")[0]
+        rows.append(row)
     return Table(rows, "Milliseconds of a step, each rank by its own clock")
 
 

@@ -51,7 +51,6 @@ def _make_control(name: str, label: str, options, initial, is_slider: bool = Fal
 
 
 def values(control: dict) -> list:
-    """Return the values of a control's options."""
     return [value for _, value in control["options"]]
 
 
@@ -145,7 +144,6 @@ LEGENDS["all-to-all"] = (
 
 
 def _describe_step(run: Simulation, step: int) -> str:
-    """Say in words what a step does."""
     if step == 0:
         return PURPOSES[run.collective]
     done = " All is done." if step == len(run.steps) else ""

@@ -60,7 +60,6 @@ def make_cluster(gpus: int, host_gb_s: float = 400, kind: str = "H100 80GB") -> 
 
 
 def list_models() -> list[str]:
-    """List the names of the planner's models."""
     return [row["name"] for row in published.table("models")]
 
 

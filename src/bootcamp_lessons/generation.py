@@ -43,7 +43,6 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all tensors."""
         return memory_usage.count_storage_bytes([*self.keys, *self.values])
 
 
@@ -100,10 +99,8 @@ def greedy(model: nn.Sequential, prompt: bytes, length: int, cached: bool) -> Ge
     """Generate the likeliest bytes. Raises ValueError for no prompt, or too few positions."""
     total, context = len(prompt) + length, model.embedding.position.num_embeddings
     if not prompt or length < 1 or total > context:
-        raise ValueError(
-            f"a prompt of {len(prompt)} bytes and {length} more: expected at least one of each, "
-            f"and {context} together at most"
-        )
+        given = f"a prompt of {len(prompt)} bytes and {length} more"
+        raise ValueError(f"{given}: expected one of each, and {context} together at most")
     device = model.embedding.byte.weight.device
     ids = torch.tensor([list(prompt)], device=device)
     cache = Cache(model, room=total) if cached else None

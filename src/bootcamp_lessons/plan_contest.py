@@ -46,7 +46,6 @@ class Task:
 
     @property
     def description(self) -> dict[str, str]:
-        """The task as a row of a table."""
         c, shape = self.cluster, self.shape
         return {
             "task": self.name,
@@ -77,7 +76,6 @@ class Task:
         return plan
 
     def predict(self, plan: Plan) -> Answer:
-        """Return the planner's answer to a possible plan."""
         return planner.predict(self.shape, self.cluster, plan)
 
     def peak_bytes(self, plan: Plan) -> float:

@@ -230,10 +230,7 @@ def find_largest_difference(table: Table, what: str = "") -> tuple[float | None,
 
 
 def compare_bubbles(runs: dict[str, Run], micro_batches: int) -> list[dict]:
-    """Compare bubbles: by formula, as planned for equal stages and with their own times, measured.
-
-    The formula is of equally long stages too.
-    """
+    """Compare bubbles: by formula and plan for equal stages, with their own times, measured."""
     rows = []
     for name, run in runs.items():
         spans, plan = run.actions(), schedules.plan(name, run.world, micro_batches)

@@ -68,8 +68,7 @@ def count_on_rank(model: Model, plan: Plan, stage: int = 0) -> tuple[int, float]
 def states(parameters: float, plan: Plan, of_experts: float = 0.0) -> dict[str, float]:
     """Count the bytes of a rank's parameters, gradients and optimizer (arXiv:1910.02054).
 
-    of_experts: how many of the parameters are those of experts that data ranks share; fewer ranks
-    have their replicas, over which ZeRO shards them.
+    of_experts: of parameters, those of experts that data ranks share; fewer ranks have replicas.
     """
     each = FLOAT32 if plan.precision == "fp32" else MIXED
     held = rank_bytes(parameters - of_experts, plan.sharing, plan.stage, each)

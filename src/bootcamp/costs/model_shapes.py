@@ -95,9 +95,8 @@ def parameters(model: str, size: str) -> int:
 def _gpt(layers: int, width: int, heads: int, context: int, kv_heads: int | None = None):
     """Yield the layers of bootcamp.train.models.gpt, without biases in attention.
 
-    Kept is what Korthikanti et al. count (arXiv:2205.05198), no dropout and no attention's matrix:
-    residuals and norms' statistics; norms' outputs; queries to attention's output, the MLP's wide
-    half twice, softmax's sums.
+    Kept as in arXiv:2205.05198, without dropout and attention's matrix: residuals, statistics;
+    norms' outputs; queries to attention's output, the MLP's wide half twice, softmax's sums.
     """
     w, v, norm, kv = width, VOCABULARY, ((width,), (width,)), width // heads * (kv_heads or heads)
     mlp = (4 * w, w), (4 * w,), (w, 4 * w), (w,)

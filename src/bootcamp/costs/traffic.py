@@ -112,8 +112,7 @@ def context_bytes(
 ) -> dict[str, float]:
     """Return {"forward", "backward"}: bytes a rank sends for one layer's attention, in float32.
 
-    The gathered keys are kept for the backward pass. Round the ring keys and values go N - 1 times
-    in each pass; their gradients go once more, home.
+    Gathered keys are kept. Round the ring they go N - 1 times in each pass, gradients once more.
     """
     keys = keys_bytes(tokens, key_heads, of_head)
     gathered = sharding.ring_bytes("all-gather", keys, ranks)

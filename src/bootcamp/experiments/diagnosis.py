@@ -161,9 +161,8 @@ def explain_final_parameters(pair: Pair) -> str:
     if begin == end:
         return (
             "They are the initial ones still. Either no step was made: optimizer.step(), with its "
-            "brackets, comes after backward() and before the gradients are set to zero. Or "
-            "the optimizer holds none of the model's parameters: build it last, over the model "
-            "that was moved, wrapped or sharded."
+            "brackets, comes after backward() and before the gradients are set to zero. Or the "
+            "optimizer holds none of the model's parameters: build it last, over the final model."
         )
     moved = distance(begin[0], end[0])
     if max(distance(mine, end[0]) for mine in end) > ROUNDING * moved:

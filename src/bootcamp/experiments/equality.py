@@ -91,8 +91,7 @@ def _check_comparable(run: Run, baseline: Run) -> None:
             raise ValueError(diagnosis.explain_settings(name, run, baseline))
 
 
-# what is compared, what was measured and what is allowed: at most that where it is a float, else
-# equal to it; why they may differ
+# what is compared, measured and allowed: at most that if it is a float, else equal; why they differ
 Comparison = tuple[str, Any, Any, str | Callable[[Pair], str]]
 
 

@@ -3,8 +3,7 @@
     python -P src/bootcamp/serving/instance.py logs/exported/gpt.onnx FILE_DESCRIPTOR
 
 Ids come in over a connection, and scores go out, or in their place an error's text; the first
-answer, None, says that the model is loaded. The process ends when the other end of the connection
-closes, so it outlives no server.
+answer, None, says that the model is loaded. The process ends with the connection.
 """
 
 import asyncio

@@ -42,8 +42,7 @@ def follow(draw: Callable, react: Callable = lambda moved: None, **controls) -> 
     """Show the controls and what draw(**their values) gives; draw again whenever one is moved.
 
     draw: returns a Figure, HTML, or anything with _repr_html_; a ValueError is shown as a sentence.
-    react: called with the moved control before the drawing, for controls that move each other.
-    Returns the controls by name; none without ipywidgets.
+    react: called with the moved control before the drawing. Returns the controls, if any, by name.
     """
     from IPython.display import HTML, display
 

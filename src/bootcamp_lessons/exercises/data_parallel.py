@@ -19,12 +19,10 @@ from bootcamp.classroom.tasks import FunctionTask
         ("activations / devices", "activations"): "That leaves all activations on device 0. Each "
         "device runs the forward of its share, and keeps the activations of that.",
         ("memory - state", "memory"): "That forgets the state, which is there before any sample.",
-        ("2 * outputs", "outputs"): "That counts the outputs once. The loss keeps their "
-        "log-softmax, and their gradient is as large.",
+        ("2 * outputs", "outputs"): "The loss keeps their log-softmax; gradients are as large.",
         ("return ", "return devices * "): "That is too many by a factor of devices: largest_batch "
         "asks for the global batch, and device 0 has the outputs of all of it.",
-        ("int((memory - state) //", "((memory - state) /"): "That is right but for the last part "
-        "of a sample, which does not fit: round down.",
+        ("int((memory - state) //", "((memory - state) /"): "Round the part of a sample down.",
     },
 )
 def largest_batch(devices, memory, state, activations, outputs):
@@ -60,8 +58,7 @@ def largest_batch(devices, memory, state, activations, outputs):
         (
             "padded[rank::world]",
             "order[rank * len(padded) // world :][: len(padded) // world]",
-        ): "Those are blocks of neighbours, of different lengths. Repeat samples until they "
-        "divide, and deal them out one by one.",
+        ): "Those are uneven blocks. Repeat samples until they divide, and deal them one by one.",
         ("order[:missing]", "order[-1:] * missing"): "Repeat the first ones, not the last.",
         ("padded = order +", "padded = sorted(order) +"): "That loses the shuffled order.",
         ("[rank::", "[(rank - 1) % world ::"): "Those are another rank's: ranks count from 0.",
@@ -115,8 +112,7 @@ def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
     mistakes={
         (" * summed", ""): "The samples are right. But Horovod adds up the gradients of the "
         "passes, so they are as many times too large, and SGD's step with them.",
-        ("rate * ranks *", "rate *"): "The samples are right. But the script itself multiplies its "
-        "rate by hvd.size(), the number of ranks.",
+        ("rate * ranks *", "rate *"): "The script itself multiplies its rate by hvd.size().",
         (" * ranks * averaged * summed", ""): "The samples are right. The rate is not: the script "
         "multiplies it by hvd.size(), and Horovod adds up the gradients of the passes.",
         ("= 1, passes", "= ranks, passes"): "That has the ranks in the rate twice. Horovod "
@@ -281,8 +277,7 @@ def _longest(part, ranks):
             'max(rank["waits"] for rank in ranks) - ranks[late]["waits"]',
         ): "Rank and part are right. But the gain is not the longest waiting: when the late rank "
         "is cured, all still wait for the next slowest.",
-        (" - own[next_slowest]", ""): "Rank and part are right. The gain is only what its own time "
-        "exceeds that of the next slowest rank by.",
+        (" - own[next_slowest]", ""): "Rank and part are right. Subtract the next slowest's time.",
         ("more.get", "ranks[late].get"): "Rank and gain are right. The longer part need not be the "
         "one at fault: compare it with the same part of the others.",
         ("return late", "return late + 1"): "Part and gain are right. Ranks count from 0.",

@@ -180,8 +180,7 @@ def clipped(gradient, longest):
     cases=((40, 20, 2), (90, 30, 16), (100, 30, 4), (10, 50, 8), (64, 20, 3)),
     unit="workers",
     mistakes={
-        ("max(train, (read + train) / cores)", "train"): "That forgets the cores: workers without "
-        "a core of their own make nothing sooner.",
+        ("max(train, (read + train) / cores)", "train"): "Workers without a core gain nothing.",
         ("ceil(", "int("): "That is rounded down, so the last part of the reading is waited for.",
         ("read / shortest", "cores"): "The training needs a core too; often fewer keep up.",
         ("read / shortest", "cores - 1"): "That is one for each free core. Often fewer keep up.",

@@ -222,8 +222,7 @@ RATE = 'claim["tokens_per_second_per_gpu"]'
         ('gpus > claim["gpus_per_host"] and ', ""): "On one host nothing crosses the network.",
         ("> step_seconds", "> 1"): "Compare the seconds on the network with those of a step, "
         "tokens_per_step_per_gpu / tokens_per_second_per_gpu.",
-        ("6 * parameters / claim", "8 * 6 * parameters / claim"): "host_bytes is in bytes per "
-        "second already; bits need the factor 8.",
+        ("6 * parameters / claim", "8 * 6 * parameters / claim"): "host_bytes is in bytes already.",
     },
 )
 def cannot_be(claim):

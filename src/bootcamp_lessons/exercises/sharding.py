@@ -115,8 +115,7 @@ def resume_from(folders, ranks):
 def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
     """How many steps to train from one save to the next, by Young's first-order optimum (1974).
 
-    days_between_failures: of a single host, on average. The state is 12 bytes for each parameter:
-    itself and Adam's two averages, in float32.
+    days_between_failures: of one host, on average. The state is 12 bytes for each parameter.
     """
     save_seconds = 12 * parameters / bytes_per_second
     between_failures = days_between_failures * 24 * 3600 / hosts  # any host stops all of them
@@ -132,8 +131,7 @@ def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failur
         (lambda rank, ranks, shard: row_and_column(rank, ranks, shard)[::-1]): "Row and column "
         "have changed places. The row comes first: the ranks that hold one copy together.",
         (lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)[::-1]): "That mesh "
-        "is filled column by column, so a row has ranks of several hosts, and all gathering "
-        "crosses the link. Fill it row by row.",
+        "is filled column by column, so all gathering crosses the link. Fill it row by row.",
         (lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)): "Those are shard "
         "rows. shard is how many ranks a row has.",
         (

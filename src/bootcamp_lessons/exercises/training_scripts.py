@@ -306,8 +306,7 @@ TASKS = [
         ranks=2,
         errors={
             "target required for last stage": "The last stage's rank has to pass target=targets.",
-            "missing 1 required positional argument: 'input'": "The rank with the first stage has "
-            "to pass the inputs; nobody sends them to it.",
+            "missing 1 required positional argument: 'input'": "The first stage's must be passed.",
             "the ranks hang": "A rank waits for another's output or gradient: every rank has to "
             "call schedule.step once in each step, not only the first or the last.",
         },

@@ -310,8 +310,7 @@ def judge_averaging(seen: Observed) -> str:
     )
     return _check_trains_as_one_rank(
         seen,
-        "A sum over the ranks is too large by their number, a mean divided once more too small. "
-        "Divide once, before the optimizer's step.",
+        "A sum over the ranks is too large by their number, a mean divided again too small.",
     )
 
 

@@ -141,10 +141,8 @@ def state_table(runs: dict[str, Run]) -> Table:
     numbers = parameters("mlp", "tiny")
     rows = []
     for name, run in runs.items():
-        kinds = {
-            kind: run.world * sharding_tables.read_memory(run)[kind] / numbers
-            for kind in sharding_tables.STATE
-        }
+        held = sharding_tables.read_memory(run)
+        kinds = {kind: run.world * held[kind] / numbers for kind in sharding_tables.STATE}
         rows.append({"run": name, **kinds, "state": sum(kinds.values())})
     return Table(rows, "Bytes for each parameter of its part on rank 0, ZeRO-3")
 
@@ -162,7 +160,6 @@ def strategies() -> Table:
 
 
 def read_programs() -> list[dict[str, str]]:
-    """Read the rows of known_programs.csv."""
     with open(Path(__file__).with_suffix(".csv"), newline="") as file:
         return list(csv.DictReader(file))
 

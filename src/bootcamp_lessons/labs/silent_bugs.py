@@ -77,7 +77,6 @@ class Silent(ScriptTask):
 
 @cache
 def _train_checkpoint(**flags) -> Path:
-    """Train in one process, and return its checkpoint."""
     place = Path(tempfile.mkdtemp()) / "checkpoint.pt"
     launch.launch("cpu", 1, save=place, quiet=True, **flags)
     return place

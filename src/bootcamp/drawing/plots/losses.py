@@ -19,8 +19,7 @@ def loss_curves(*runs: Run) -> Figure:
     """Draw the loss per step, and below it each run's distance from the first run.
 
     The first run is a wide pale line and the others are dashes in each other's gaps, so that equal
-    curves stay visible. The distance has a log axis that ends in 0, where losses are equal, and the
-    tolerance of the equality proofs.
+    curves stay visible. The distance has a log axis that ends in 0, and the proofs' tolerance.
     """
     check(runs, ended_well=False)
     compared = len(runs) > 1
