@@ -104,36 +104,23 @@ def test_interrupts_leave_a_report_and_no_kernel(
 
 
 @pytest.mark.parametrize(
-    ("names", "error", "verdict", "code", "says"),
-    [
-        ([], None, claims.SUPPORTED, 0, "Recorded as the reference."),
-        (["00"], None, claims.SUPPORTED, 0, "Not recorded: not every lesson was asked for."),
-        ([], "x", claims.SUPPORTED, 1, "Not recorded: lessons failed: 00_start_here, "),
-        ([], None, claims.CONTRADICTED, 1, "Not recorded: contradicted: speed."),
-    ],
+    ("error", "verdict", "code"),
+    [(None, claims.SUPPORTED, 0), ("x", claims.SUPPORTED, 1), (None, claims.CONTRADICTED, 1)],
 )
-def test_claims_are_a_reference_if_all_ran_and_none_is_contradicted(
-    names, error, verdict, code, says, monkeypatch, tmp_path, capsys, own_interrupts
+def test_claims_are_kept_and_contradicted_ones_fail_the_command(
+    error, verdict, code, monkeypatch, tmp_path, own_interrupts
 ):
     claim = {"name": "speed", "kind": "time", "verdict": verdict, "measured": "", "sentence": "x"}
-    found = {"speed": claim | {"effect": 1.23456}}
-    for place in ("LOGS", "REFERENCE"):
-        monkeypatch.setattr(course, place, tmp_path)
+    monkeypatch.setattr(course, "LOGS", tmp_path)
     monkeypatch.setattr(course.Lesson, "run", lambda lesson: setattr(lesson, "error", error))
     monkeypatch.setattr(course.Lesson, "save", lambda lesson: None)
     monkeypatch.setattr(course, "report", lambda *_: tmp_path)
-    monkeypatch.setattr(course.claims, "read_notes", lambda since: found)
+    monkeypatch.setattr(course.claims, "read_notes", lambda since: {"speed": claim})
     monkeypatch.setattr(course.quietness, "measure", lambda: "quiet")
-    monkeypatch.setattr(sys, "argv", ["course", *names, "--claims", "--reference"])
+    monkeypatch.setattr(sys, "argv", ["course", "00", "--claims"])
     assert course.main() == code
-    assert says in capsys.readouterr().out
-    recorded = tmp_path / claims.FILE
-    assert recorded.exists() == says.startswith("Recorded")
-    assert not recorded.exists() or json.loads(recorded.read_text())["claims"]["speed"] == {
-        "kind": "time", "verdict": verdict, "measured": "", "sentence": "x", "effect": 1.2346,
-    }  # fmt: skip
-    (written,) = tmp_path.glob("course/*/claims.json")
-    assert "speed" in json.loads(written.read_text())["claims"]
+    (written,) = tmp_path.glob(f"course/*/{claims.FILE}")
+    assert json.loads(written.read_text())["claims"] == {"speed": claim}
 
 
 def test_minutes_of_a_lesson_are_those_of_its_kernels(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""python tools/course.py [NAME ...] [--claims] [--reference] [--expected FOLDER]
+"""python tools/course.py [NAME ...] [--claims] [--expected FOLDER]
 
 The whole course on this machine: every notebook in order, headless, with progress. Leaves under
 logs/course/<time>/ the executed copies (.ipynb and .html) and report.html, a page with all figures
@@ -8,9 +8,7 @@ printed and drew, as text: the instructor's expected outputs.
 
 --claims (`make claims`) prints a row for each claim of the lessons with its verdict; claims.json
 and claims.txt beside the report have them too. BOOTCAMP_CLAIM_SECONDS gives every claim on time
-that budget. --reference also makes them what the course's reference machine found, unless a lesson
-is missing or failed, or a claim is contradicted. Exit code 1 if a lesson failed, or with --claims
-if a claim is contradicted.
+that budget. Exit code 1 if a lesson failed, or with --claims if a claim is contradicted.
 """
 
 import argparse
@@ -36,7 +34,7 @@ from nbconvert import HTMLExporter
 
 from bootcamp import files, machine, quietness, units
 from bootcamp.experiments import claims, replay
-from bootcamp.paths import LOGS, NOTEBOOKS, REFERENCE
+from bootcamp.paths import LOGS, NOTEBOOKS
 from bootcamp.records import runs
 from bootcamp.table import Table
 
@@ -231,30 +229,6 @@ def count_verdicts(found: dict[str, dict]) -> Table:
     return Table(rows, "Claims by kind and verdict")
 
 
-def why_no_reference(lessons: list[Lesson], found: dict[str, dict], names: list[str]) -> str:
-    """What keeps these claims from being the reference; empty if nothing does."""
-    bad = [name for name, claim in found.items() if claim["verdict"] == claims.CONTRADICTED]
-    failed = [lesson.path.stem for lesson in lessons if lesson.error]
-    reasons = {
-        "not every lesson was asked for": names,
-        f"lessons failed: {', '.join(failed)}": failed,
-        f"contradicted: {', '.join(bad)}": bad,
-    }
-    return "; ".join(reason for reason, holds in reasons.items() if holds)
-
-
-def record_reference(found: dict[str, dict]) -> None:
-    """Make this what the reference machine found; no number has more than four digits."""
-    kept = {
-        name: {
-            k: round(v, 4) if isinstance(v, float) else v for k, v in claim.items() if k != "name"
-        }
-        for name, claim in found.items()
-    }
-    content = {"machine": machine.describe(), "date": time.strftime("%Y-%m-%d"), "claims": kept}
-    files.write_json(REFERENCE / claims.FILE, content)
-
-
 def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Path) -> Path:
     """One page: the machine, claims tested, how each lesson went, its figures, every run."""
     parts = [f"<h1>The bootcamp on this machine</h1><p>{time.strftime('%d %B %Y, %H:%M')}</p>"]
@@ -291,7 +265,8 @@ def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Pat
 def keep_claims(found: dict[str, dict], folder: Path, show_each: bool) -> None:
     """Write the claims as data and as text; print their counts, and each of them if asked to."""
     each, counts = list_claims(found), count_verdicts(found)
-    files.write_json(folder / "claims.json", {"machine": machine.describe(), "claims": found})
+    about = {"machine": machine.describe(), "date": time.strftime("%Y-%m-%d")}
+    files.write_json(folder / claims.FILE, {**about, "claims": found})
     (folder / "claims.txt").write_text(f"{each}\n\n{counts}\n")
     if found:
         print(*([each, counts] if show_each else [counts]), sep="\n\n")
@@ -318,7 +293,6 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="lessons to run, such as 04 (default: all)")
     parser.add_argument("--expected", type=Path, help="a folder for the expected outputs as text")
     parser.add_argument("--claims", action="store_true", help="print every claim with its verdict")
-    parser.add_argument("--reference", action="store_true", help="record the claims as reference")
     args = parser.parse_args()
     interrupts.accept()
     folder = LOGS / "course" / time.strftime("%Y%m%d-%H%M%S")
@@ -344,11 +318,6 @@ def main() -> int:
     found = claims.read_notes(since=began)
     page = report(lessons, made, found, folder)
     keep_claims(found, folder, args.claims)
-    if args.reference:
-        why_not = why_no_reference(lessons, found, args.names)
-        print(f"Not recorded: {why_not}." if why_not else "Recorded as the reference.")
-        if not why_not:
-            record_reference(found)
     finished = sum(not lesson.error for lesson in lessons)
     if len(lessons) < len(wanted) or lessons[-1].error == INTERRUPTED:
         print(f"Interrupted: {finished} of {len(wanted)} lessons ran to their end.")

@@ -106,8 +106,6 @@ def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             cell.outputs = [explorer(*found.groups())]
         elif PREDICTS.search(cell.source):  # shows its question
             asked = True
-            for output in cell.outputs:
-                _question_alone(output)
         elif asked and cell.get("outputs"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", []), FOLDED]
         for output in cell.get("outputs", []):
@@ -122,14 +120,6 @@ def explorer(kind: str, arguments: str = "") -> nbformat.NotebookNode:
     return nbformat.v4.new_output(
         "display_data", {"text/html": explorer_page.render_div(kind, **initial)}
     )
-
-
-def _question_alone(output: nbformat.NotebookNode) -> None:
-    """Put question and unit in place of a prediction's field."""
-    page = "".join(output.get("data", {}).get("text/html", ""))
-    question, _, unit = page.removeprefix("<p>").removesuffix("</p>").partition("<br>")
-    if unit:
-        output.data["text/html"] = f"<p>{question} <i>(in {unit})</i></p>"
 
 
 def _without_paths(output: nbformat.NotebookNode) -> None:
