@@ -69,7 +69,7 @@ def recorded(tmp_path_factory):
     return {path.stem: read_json(path) for path in folder.glob("*.json")}
 
 
-def test_every_part_is_rehearsed_with_torch_and_numpy_alone(recorded):
+def test_parts_are_all_rehearsed_with_torch_and_numpy_alone(recorded):
     for name in REHEARSED:
         assert (recorded[name]["status"], recorded[name]["errors"]) == ("ok", {}), name
         assert recorded[name]["rehearsal"]
@@ -88,7 +88,7 @@ def test_every_part_is_rehearsed_with_torch_and_numpy_alone(recorded):
         assert recorded["mfu_xl"]["found"][loop]["micro_batch"] == 2
 
 
-def test_what_fails_is_recorded_and_the_rest_goes_on(recorded):
+def test_failure_is_recorded_and_the_rest_goes_on(recorded):
     fails, sleeps, dies = (recorded[name] for name in ("fails", "sleeps", "dies"))
     assert {part["status"] for part in (fails, dies)} == {"failed"}
     assert fails["errors"]["broken"]["error"] == "IndexError: list index out of range"
@@ -101,7 +101,7 @@ def test_what_fails_is_recorded_and_the_rest_goes_on(recorded):
     assert [each for each in commands if each and ENDLESS in each] == []
 
 
-def test_a_record_of_a_gpu_is_shown_in_lessons_and_a_rehearsal_is_not(recorded, tmp_path):
+def test_record_of_a_gpu_is_shown_in_lessons_and_a_rehearsal_is_not(recorded, tmp_path):
     content, path = recorded["speed_small"], tmp_path / "h100-gpu_record" / "speed_small.json"
     path.parent.mkdir()
     write_json(path, content)
@@ -109,15 +109,14 @@ def test_a_record_of_a_gpu_is_shown_in_lessons_and_a_rehearsal_is_not(recorded, 
     assert caption.startswith("No GPU has been recorded yet")
     about = {**content["about"], "gpu": {"name": "NVIDIA H100"}}
     write_json(path, {**content, "rehearsal": False, "about": about})
-    ways, batches, waiting = (
-        table(tmp_path)
-        for table in (one_device.variant_table, one_device.batch_table, one_device.timing_table)
-    )
+    ways = one_device.variant_table(tmp_path)
     assert ways.column("way") == list(gpu.WAYS)
     assert ways.caption.startswith("NVIDIA H100, torch ")
     assert ways.caption.endswith("recorded run h100-gpu_record")
-    assert [row["ended"] for row in batches] == ["trained", "trained", "out of memory"]
-    assert all(ms > 0 for row in waiting for name, ms in row.items() if name.startswith("ms by"))
+    ended = one_device.batch_table(tmp_path).column("ended")
+    assert ended == ["trained", "trained", "out of memory"]
+    for row in one_device.timing_table(tmp_path):
+        assert all(ms > 0 for name, ms in row.items() if name.startswith("ms by"))
     _, caption = replay.find_gpu_result("speed_small", "gone", tmp_path)
     assert caption.startswith("gone: not measured. NVIDIA H100")
 
@@ -128,7 +127,7 @@ def test_flops_are_those_of_the_theory():
         assert gpu.flops_per_sample(gpu.GPT["medium"], vocabulary) == 3 * forward
 
 
-def test_a_command_without_a_gpu_says_so_and_plans(monkeypatch, capsys, tmp_path):
+def test_command_without_a_gpu_says_so_and_plans(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(gpu.machine, "gpu_names", tuple)
     for arguments, said in (([str(tmp_path)], "There is no GPU here"), (["--plan"], "OUT mfu_xl")):
         monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
