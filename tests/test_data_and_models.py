@@ -11,13 +11,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bootcamp import corpus
-from bootcamp.train import config, data, models, optimizers
+from bootcamp.train import config, data, models
 from bootcamp.train.fingerprint import fingerprint
 
 
 def flags(**changes):
     given = {"model": "gpt", "size": "tiny", "seed": 0, "dtype": "float32", "global_batch": 12}
-    return argparse.Namespace(**{**given, "optimizer": "adamw", "lr": 0.1, **changes})
+    return argparse.Namespace(**given | changes)
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +45,11 @@ def test_shares_add_up_to_the_same_global_batch(world, step, model):
 
 def test_data_loader_draws_from_the_batches():
     """As from any map-style dataset: each item is a batch, drawn in the order of the steps."""
-    batches = data.Batches(flags(), 1, 3)
+    batches, expected = (data.Batches(flags(), 1, 3) for _ in range(2))
     loader = torch.utils.data.DataLoader(batches, batch_size=None, sampler=range(5))
-    for step, (inputs, targets) in enumerate(loader):
-        ids = batches.sample_ids
-        expected = data.Batches(flags(), 1, 3)
-        assert all(map(torch.equal, (inputs, targets), expected(step)))
-        assert ids == expected.sample_ids
+    for step, drawn in enumerate(loader):
+        assert all(map(torch.equal, drawn, expected(step)))
+        assert batches.sample_ids == expected.sample_ids
     assert step == 4
 
 
@@ -88,8 +86,8 @@ def test_corpus_is_frozen_and_does_not_come_from_this_python(monkeypatch, tmp_pa
     assert corpus.text().isascii()
 
 
-def images(size=64, classes=10, dtype=torch.float32):
-    return data.Images(image_size=size, classes=classes, dtype=dtype)
+def images(size=64, dtype=torch.float32):
+    return data.Images(image_size=size, classes=10, dtype=dtype)
 
 
 def test_image_is_the_same_alone_and_in_any_batch():
@@ -120,26 +118,26 @@ def test_images_of_a_class_share_their_tiles_and_nothing_else():
     assert (flat @ flat.T).fill_diagonal_(0).abs().max() < 0.1  # no two samples share their noise
 
 
-@pytest.mark.parametrize("dtype", config.DTYPES.values(), ids=str)
-def test_images_are_the_same_pictures_in_every_dtype(dtype):
-    image, target = images(dtype=dtype)[123]
-    assert image.dtype == dtype
-    assert target.dtype == torch.int64
-    assert torch.equal(image, images()[123][0].to(dtype))
-
-
-def test_images_refuse_a_size_that_tiles_do_not_fill():
+def test_images_are_the_same_pictures_in_every_dtype():
+    for dtype in config.DTYPES.values():
+        image, target = images(dtype=dtype)[123]
+        assert (image.dtype, target.dtype) == (dtype, torch.int64)
+        assert torch.equal(image, images()[123][0].to(dtype))
     with pytest.raises(ValueError, match="image_size 60: expected a multiple of 8"):
         images(size=60)
 
 
 @pytest.mark.parametrize("model", models.NAMES)
-def test_a_batch_fits_its_model_in_every_dtype(model):
+def test_batch_fits_its_model_in_every_dtype(model):
+    """In float64, each gradient of a whole tensor is far above float32's rounding of it."""
     for dtype in config.DTYPES:
         args = flags(model=model, dtype=dtype)
         inputs, targets = data.Batches(args, 0, 1)(0)
-        loss = models.loss(models.build(args)(inputs), targets)
+        network = models.build(args)
+        loss = models.loss(network(inputs), targets)
         loss.backward()
+        for name, parameter in network.named_parameters() if dtype == "float64" else ():
+            assert parameter.grad.norm() > 1e-4, name
         assert loss.dtype == config.DTYPES[dtype]
         assert math.isfinite(loss.item())
         assert targets.numel() == 12 * models.tokens_per_sample(args)
@@ -200,45 +198,6 @@ def test_resnet50_is_resnet50():
     assert len(models.build(flags(model="resnet50"))) == 1 + 16 + 1
 
 
-def training(steps=20, **changes):
-    """The losses of a training on one core, with the learning rates of the scripts."""
-    args = flags(**{"global_batch": 24, **changes})
-    args.lr = {"adamw": 1e-3, "sgd": 0.05}[args.optimizer]
-    network, batches = models.build(args), data.Batches(args, 0, 1)
-    optimizer = optimizers.build(args, network.parameters())
-    for step in range(steps):
-        inputs, targets = batches(step)
-        optimizer.zero_grad()
-        loss = models.loss(network(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        yield loss.item()
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("model", ["striped-lstm", "resnet50"])
-@pytest.mark.slow
-def test_loss_falls_within_20_steps(model, optimizer):
-    losses = list(training(model=model, optimizer=optimizer))
-    assert sum(losses[-3:]) / 3 < losses[0] - 0.7
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.slow
-def test_resnet50_in_float64_forgives_a_reordered_batch(optimizer, monkeypatch):
-    """Else no strategy could be proved on it. In float32 the losses differ visibly."""
-    flags = {"model": "resnet50", "optimizer": optimizer, "steps": 10}
-    in_order = {dtype: list(training(dtype=dtype, **flags)) for dtype in ("float64", "float32")}
-    draw = data.Batches.__call__
-    monkeypatch.setattr(data.Batches, "__call__", lambda *step: [x.flip(0) for x in draw(*step)])
-    apart = {
-        dtype: max(abs(a - b) for a, b in zip(training(dtype=dtype, **flags), losses, strict=True))
-        for dtype, losses in in_order.items()
-    }
-    assert apart["float64"] < 1e-9
-    assert apart["float32"] > 1e-5
-
-
 @pytest.fixture
 def sequence():
     """Inputs of 5 times, 3 in the batch, 8 numbers, and a state of 2 layers of 6 units."""
@@ -251,19 +210,13 @@ def striped(num_stripes=3, num_layers=2):
     return models.striped_lstm.StripedLSTM(8, 6, num_layers=num_layers, num_stripes=num_stripes)
 
 
-@pytest.mark.parametrize("given_state", [False, True])
-def test_stripe_alone_is_torchs_lstm(sequence, given_state):
-    inputs, state = sequence
+def test_stripe_alone_is_torchs_lstm(sequence):
     ours, torchs = striped(num_stripes=1), nn.LSTM(8, 6, num_layers=2)
     for layer, (stripe,) in enumerate(ours.layers):
         for name, parameter in stripe.named_parameters():
             parameter.data.copy_(getattr(torchs, name.replace("l0", f"l{layer}")))
-    arguments = (inputs, state) if given_state else (inputs,)
-    output, (h_n, c_n) = ours(*arguments)
-    expected, (h_expected, c_expected) = torchs(*arguments)
-    torch.testing.assert_close(output, expected)
-    torch.testing.assert_close(h_n, h_expected)
-    torch.testing.assert_close(c_n, c_expected)
+    for arguments in (sequence, sequence[:1]):  # with a state, and from zero
+        torch.testing.assert_close(ours(*arguments), torchs(*arguments))
 
 
 def test_stripes_are_lstms_of_their_own_on_the_whole_input(sequence):
@@ -294,13 +247,3 @@ def test_stage_has_the_same_parameters_whoever_builds_it():
     assert fingerprint(a) != fingerprint(models.build(flags(seed=1)))
     spread = a.block0.up.weight.std().item()
     assert spread == pytest.approx(models.gpt.initial_std(64), rel=0.05)
-
-
-@pytest.mark.parametrize("model", models.NAMES)
-def test_gradients_are_more_than_noise(model):
-    """Each gradient of a whole tensor is far above float32's rounding of it."""
-    args = flags(model=model, dtype="float64")
-    network = models.build(args)
-    models.loss(network(data.Batches(args, 0, 1)(0)[0]), data.Batches(args, 0, 1)(0)[1]).backward()
-    for name, parameter in network.named_parameters():
-        assert parameter.grad.norm() > 1e-4, name

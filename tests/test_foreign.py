@@ -14,6 +14,7 @@ FOREIGN = Path(__file__).parent / "foreign"
 
 @pytest.mark.parametrize("start", ["warm", "torchrun"])
 def test_positional_arguments(start, capsys):
+    """Those of a script that trains with DDP and knows nothing of the course."""
     script = FOREIGN / "positional.py"
     with warm.workers():
         run = launch.launch(script, ranks=2, args=["11", "5"], start=start)
@@ -30,9 +31,7 @@ def test_flags_of_its_own_and_one_that_is_the_launchers_name(tmp_path):
     args = ["train", "--port", "8080"]
     run = launch.launch(FOREIGN / "own_flags.py", 2, args, out=tmp_path / "log", quiet=True)
     assert run.status == "ok"
-    lines = (tmp_path / "log").read_text().splitlines()
-    assert [line.split()[:2] for line in lines] == [["train", "0"], ["train", "1"]]
-    assert lines[0].endswith("port 8080")
+    assert (tmp_path / "log").read_text() == "train at port 8080"
 
 
 NANO = "max_iters = 600\nexec(open('configurator.py').read())"

@@ -34,7 +34,7 @@ def in_another_process():
     run_cache._launched_here.clear()
 
 
-def test_an_identical_launch_is_copied_and_gets_a_record_of_its_own(cache):
+def test_identical_launch_is_copied_and_gets_a_record_of_its_own(cache):
     first = launch.launch("cpu", **FLAGS)
     in_another_process()
     second = launch.launch("cpu", **dict(reversed(FLAGS.items())))
@@ -47,13 +47,13 @@ def test_an_identical_launch_is_copied_and_gets_a_record_of_its_own(cache):
     assert launch.launch("cpu", **FLAGS).steps == first.steps, "what was kept has not changed"
 
 
-def test_a_repeated_launch_of_one_process_trains_again(cache):
+def test_repeated_launch_of_one_process_trains_again(cache):
     runs = [launch.launch("cpu", **FLAGS) for _ in range(2)]
     assert numbers(cache) == {"trained": 2, "copied": 0}
     assert runs[0].steps != runs[1].steps, "other seconds"
 
 
-def test_a_claim_without_seconds_takes_what_this_process_has_launched(cache, monkeypatch):
+def test_claim_without_seconds_takes_what_this_process_has_launched(cache, monkeypatch):
     """Its verdict is none in any case; with seconds both of a pair are trained each time."""
     this, that = claims.trial("cpu", **FLAGS), claims.trial("cpu", seed=1, **FLAGS)
     this()
@@ -63,7 +63,7 @@ def test_a_claim_without_seconds_takes_what_this_process_has_launched(cache, mon
         assert numbers(cache)["trained"] == trained_by_then
 
 
-def test_another_text_flag_or_environment_is_another_launch(cache):
+def test_launch_of_another_text_flag_or_environment_is_another_launch(cache):
     line = "optimizer.step()"
     for script, more in (
         ("cpu", {}),
@@ -78,7 +78,7 @@ def test_another_text_flag_or_environment_is_another_launch(cache):
 
 
 @pytest.mark.parametrize("start", ["cold", "command"])
-def test_a_start_that_is_shown_is_made_each_time(start, tmp_path):
+def test_start_that_is_shown_is_made_each_time(start, tmp_path):
     rank = Command([str(strategies.SCRIPTS["cpu"].path)], {})
     warm = RunRequest(str(tmp_path), "warm", [rank])
     assert run_cache._key(warm, tmp_path)
@@ -105,7 +105,7 @@ def test_without_its_variable_no_launch_is_answered():
     assert isinstance(trained("cpu", **FLAGS), Run)
 
 
-def test_a_default_that_is_spelt_out_is_no_other_launch(tmp_path):
+def test_default_that_is_spelt_out_is_no_other_launch(tmp_path):
     parser = config._parser(("cpu",))
     for flag, value in run_cache.DEFAULTS:
         assert parser.get_default(flag.removeprefix("--")) == value
