@@ -55,7 +55,6 @@ class Entry:
 
     @property
     def records(self) -> list[dict]:
-        """The recorded errors of this kind."""
         return [record for record in read_recorded() if record["entry"] == self.name]
 
 

@@ -26,7 +26,6 @@ OWN_QUESTIONS = "your own"  # in place of a lesson, for a reader's own question
 
 
 def find_kind(unit: str) -> str:
-    """Return the kind of question that has answers in a unit."""
     return next((name for name, units in KINDS.items() if unit in units), "counts")
 
 
@@ -48,7 +47,6 @@ def list_predictions() -> list[dict]:
 
 
 def _find_lessons() -> dict[str, str]:
-    """Find the lesson that asks each question."""
     lessons = journal.list_lessons().items()
     return {name: lesson.partition("_")[0] for lesson, (names, _) in lessons for name in names}
 

@@ -284,11 +284,9 @@ class ScriptTask(Task):
 
     @property
     def path(self) -> Path:
-        """The reader's script."""
         return WORK / f"{self.name}.py"
 
     def starting_point(self) -> str:
-        """Return the text that the reader starts from."""
         solution = strategies.SCRIPTS[self.solution]
         if not self.takes_out:
             return replace_docstring(

@@ -10,7 +10,6 @@ from bootcamp.costs import model_shapes
 
 
 def part_costs(costs: list[float], edges: tuple[int, ...]) -> list[float]:
-    """Sum the costs of each part of the cut."""
     return [sum(costs[begin:end]) for begin, end in pairwise(edges)]
 
 

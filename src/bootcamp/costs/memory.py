@@ -224,7 +224,6 @@ def stages_of(model: Model, plan: Plan, rank: int) -> dict[int, tuple[Layer, ...
 
 
 def layers_of(model: Model, plan: Plan, rank: int) -> list[Layer]:
-    """Return the layers of all stages of a rank."""
     return [layer for layers in stages_of(model, plan, rank).values() for layer in layers]
 
 

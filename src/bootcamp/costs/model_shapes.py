@@ -239,7 +239,6 @@ class Model:
 
     @property
     def width_of_head(self) -> int:
-        """Return the width of one head."""
         return self.head_width or self.hidden // self.heads
 
     @property
@@ -337,7 +336,6 @@ class Model:
 
 
 def course_model(kind: str = "gpt", size: str = "tiny") -> Model:
-    """Return a model of this course."""
     parts, (sizes, _) = layers(kind, size), KINDS[kind]
     shape = (sizes[size].get(name, 1) for name in GPT["tiny"])
     return Model(*shape, VOCABULARY, tied=False, kind=kind, parts=tuple(parts))

@@ -58,7 +58,6 @@ class PredictedStep:
 
     @property
     def backward_end(self) -> float:
-        """Return when the backward ends."""
         return self.backward[-1].ended
 
     @property

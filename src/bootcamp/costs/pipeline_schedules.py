@@ -244,7 +244,6 @@ def makespan(spans: list[Span]) -> float:
 
 
 def busy_seconds(spans: list[Span]) -> list[float]:
-    """Sum the seconds that each rank computes."""
     return [sum(span.ended - span.began for span in of_rank) for of_rank in group_by_rank(spans)]
 
 

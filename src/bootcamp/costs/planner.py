@@ -39,7 +39,6 @@ def number(text: str, zero: bool = False, whole: bool = True) -> float:
 
 
 def flag(text: str) -> bool:
-    """Read yes or no."""
     if text.lower() not in YES + NO:
         raise ValueError("expected yes or no")
     return text.lower() in YES
@@ -207,14 +206,10 @@ def _make_cluster(given: _Given) -> Cluster:
     if not given.get("nvlink", True):
         device = replace(device, bus=PCIE_3)
     if "data" in given:
-        given.setdefault("gpus", _count_ranks(given, *AXES))
+        given.setdefault("gpus", math.prod(given.get(axis, 1) for axis in AXES))
     per_host = given["gpus_per_host"]
     rate = given.get("host_gb_s") or (50 if device.peak > 400e12 else 25) * per_host
     return Cluster(device, given["gpus"], per_host, rate * GB)
-
-
-def _count_ranks(given: _Given, *axes: str) -> int:
-    return math.prod(given.get(axis, 1) for axis in axes)
 
 
 def _make_plan(given: dict) -> Plan:
@@ -224,7 +219,7 @@ def _make_plan(given: dict) -> Plan:
 def _complete(given: _Given) -> dict:
     """Add the data ranks, micro-batch and batch that follow from the row's other numbers."""
     gpus, pipeline = given["gpus"], given.get("pipeline", 1)
-    others = _count_ranks(given, *AXES[1:])
+    others = math.prod(given.get(axis, 1) for axis in AXES[1:])
     if "data" not in given and gpus % others:
         raise ValueError(f"{gpus} GPUs do not divide over a mesh of {others} ranks")
     data = given.get("data", gpus // others)

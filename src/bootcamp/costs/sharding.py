@@ -27,7 +27,6 @@ class Group(NamedTuple):
     stride: int = 1
 
     def count_in_host(self, per_host: int) -> int:
-        """Count its ranks on one host."""
         return max(1, min(self.ranks, per_host // self.stride))
 
 

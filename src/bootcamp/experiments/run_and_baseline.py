@@ -35,7 +35,6 @@ class Pair:
 
     @property
     def wrong_steps(self) -> list[int]:
-        """The steps whose losses differ."""
         steps = enumerate(self.losses, self.first_step)
         return [step for step, losses in steps if loss_distance(*losses) > self.tolerance]
 
@@ -134,7 +133,6 @@ class Pair:
 
     @property
     def baseline_moved(self) -> float:
-        """How far the baseline's parameters moved."""
         rank = self.baseline.ranks[0]
         return distance(rank["fingerprint_initial"], rank["fingerprint_final"])
 

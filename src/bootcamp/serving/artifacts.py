@@ -154,5 +154,4 @@ def largest_difference(found: numpy.ndarray, expected: numpy.ndarray) -> float:
 
 
 def furthest(rows: list[dict]) -> float:
-    """Return the largest difference in rows of `compare`."""
     return max(row["difference"] for row in rows)

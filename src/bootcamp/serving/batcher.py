@@ -47,7 +47,6 @@ class Batcher:
 
     @property
     def ready(self) -> bool:
-        """Whether an instance is there to answer."""
         return any(one.alive for one in self.instances)
 
     async def load(self, path: Path, instances: int) -> None:
