@@ -33,16 +33,14 @@ def list_figures() -> dict:
     return {
         f"{name}.{key}": function
         for name, module in {"plots": plots, **modules}.items()
-        for key, function in vars(module).items()
-        if inspect.isfunction(function)
-        and function.__module__.startswith(module.__name__)
+        for key, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__.startswith(module.__name__)
         and not key.startswith("_")
-        and _draws(function)
+        and _draws(inspect.signature(function))
     }
 
 
-def _draws(function) -> bool:
-    signature = inspect.signature(function)
+def _draws(signature: inspect.Signature) -> bool:
     return signature.return_annotation is Figure or not signature.parameters
 
 
@@ -163,8 +161,10 @@ def make_answers(latency: float) -> list[dict]:
 
 
 def make_tasks(*seconds: tuple) -> list[dict]:
-    """Tasks with these seconds of one worker, two threads, two processes."""
-    tasks = [dict(zip(dataparallel.WORKERS, ([s] for s in each), strict=True)) for each in seconds]
+    """Tasks with these seconds of one worker, two threads, two processes, and a slower round."""
+    tasks = [
+        dict(zip(dataparallel.WORKERS, ([3 * s, s] for s in each), strict=True)) for each in seconds
+    ]
     return [{"work": f"task {k}", **task} for k, task in enumerate(tasks)]
 
 
@@ -246,24 +246,12 @@ PEAKS = [
     for name in ("gpipe", "1f1b")
     for rank in range(2)
 ]
-ROOFLINES = {
-    "plots.roofline": {},
-    "plots.roofline: GPU": {
-        "device": "cuda",
-        "peak_flops_per_second": 5e13,
-        "bandwidth_bytes_per_second": 3e12,
-    },
-    "plots.roofline: above the roof and in its corner": {
-        "operations": {
-            "cached": (0.08, 4e9, True),
-            "product number 0": (0.1, 0.7e9, False),
-            "product number 1": (60, 290e9, False),
-            "product number 2": (110, 763e9, False),
-            "product number 3": (120, 820e9, False),
-        },
-        "peak_flops_per_second": 771e9,
-        "bandwidth_bytes_per_second": 7e9,
-    },
+OPERATIONS = {  # on a roofline: above the roof, and in its corner
+    "cached": (0.08, 4e9, True),
+    "product number 0": (0.1, 0.7e9, False),
+    "product number 1": (60, 290e9, False),
+    "product number 2": (110, 763e9, False),
+    "product number 3": (120, 820e9, False),
 }
 
 # What a figure is given, which may be drawn from runs that `make` writes.
@@ -443,6 +431,17 @@ GIVEN = {
         dict.fromkeys(range(4), {"parameters": 15e9}),
         read_published("zero_figure1"),
     ],
+    "plots.roofline": lambda make: [records.make_roofline()],
+    "plots.roofline: GPU": lambda make: [
+        records.make_roofline(
+            device="cuda", peak_flops_per_second=5e13, bandwidth_bytes_per_second=3e12
+        )
+    ],
+    "plots.roofline: above the roof and in its corner": lambda make: [
+        records.make_roofline(
+            OPERATIONS, peak_flops_per_second=771e9, bandwidth_bytes_per_second=7e9
+        )
+    ],
     "plots.all_reduce_sweep": lambda make: make_sweep(make, straight),
     "plots.all_reduce_sweep: bent": lambda make: make_sweep(make, bent),
     "plots.all_reduce_sweep: GPUs": lambda make: make_sweep(make, bent, "nccl"),
@@ -465,10 +464,6 @@ GIVEN = {
     "predicted.what_breaks": lambda make: [forecasts.grow("Llama 3 405B")],
     "predicted.predicted_and_published": lambda make: [forecasts.published_beside_predicted()],
     "plots.checkpoint_interval": lambda make: [forecasts.checkpoint_intervals()],
-}
-GIVEN |= {
-    name: lambda make, changed=changed: [records.make_roofline(**changed)]
-    for name, changed in ROOFLINES.items()
 }
 for latency in (0.0004, 0.9):
     GIVEN[f"serving.latencies: {latency} s"] = lambda make, latency=latency: [
@@ -493,12 +488,8 @@ def draw(name: str, make=None) -> Figure:
     return function(*given, **peak)
 
 
-FIGURES = {name: functools.partial(draw, name) for name in GIVEN}
-FIGURES |= {
-    name: functools.partial(draw, name)
-    for name, function in list_figures().items()
-    if _takes_nothing(function)
-}
+BY_THEMSELVES = [name for name, function in list_figures().items() if _takes_nothing(function)]
+FIGURES = {name: functools.partial(draw, name) for name in (*GIVEN, *BY_THEMSELVES)}
 
 
 # What a figure says and shows

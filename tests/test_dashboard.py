@@ -1,7 +1,6 @@
 """The dashboard of all runs, without a browser."""
 
 import json
-import os
 import shutil
 import time
 
@@ -173,17 +172,3 @@ def test_controls_choose(put, logs, picture):
     controls["numbers"].value = dashboard.RECORDED
     assert controls["chosen"].value == ()
     assert "<table" in picture.html
-
-
-def test_thousand_runs_are_read_quickly(put, logs):
-    """Quick enough without remembering what was read before."""
-    first = put("run-0000").folder
-    for number in range(1, 1000):
-        folder = logs / f"run-{number:04d}"
-        folder.mkdir()
-        for name in ("config.json", "summary.json"):
-            os.link(first / name, folder / name)
-    began = time.process_time()  # of this process: other work on the machine does not count
-    rows, _ = read_own(logs)
-    assert time.process_time() - began < 3
-    assert len(rows) == 1000

@@ -25,13 +25,7 @@ from bootcamp.drawing import plots, style
 from bootcamp.records.runs import Run, name_runs
 from bootcamp.scripts import strategies
 from bootcamp_lessons import communication, forecasts
-from bootcamp_lessons.diagrams import (
-    dataparallel,
-    pipelines,
-    predicted,
-    saved_checkpoints,
-    scaling,
-)
+from bootcamp_lessons.diagrams import pipelines, predicted, scaling
 
 ORIGIN = re.compile(
     r"measured here|recorded|(nothing here is|not) measured|published|by (the \w+'s )?formula|"
@@ -41,6 +35,7 @@ ORIGIN = re.compile(
 SHARED = "shared with another run, so the times mean nothing"
 CROWDED = "2 and 4 CPU ranks (4: more ranks than cores)"
 SAYS = {  # what a figure says of the values that figures.py gives it, in its alternative or on it
+    "dataparallel.workers": "33.57 s 1.9×",
     "dataparallel.phases": "parallel forward 0.3 ms, gather 0.0 ms, backward 0.4 ms",
     "ddp.bucket_sweep": "1 buckets 320 to 320 ms; 17 buckets 320 to 320 ms; 20 buckets",
     "ddp.attempts": "attempt 0 steps 0 to 7, 0 of them again; attempt 1 steps 5 to 11, 3 of them",
@@ -59,6 +54,7 @@ SAYS = {  # what a figure says of the values that figures.py gives it, in its al
     "plots.achieved": "ddp, 4 ranks (CPU, more ranks than cores) 1,930 % (3.860 TFLOP/s of 200.0 G",
     "plots.all_reduce_sweep": "50 µs (alpha) + bytes at 2 GB/s (1/beta). On",
     "plots.all_reduce_sweep: bent": "10 GB/s (1/beta), those beyond 1 MiB at 1.1 GB/s. On",
+    "predicted.chosen_plan": "chosen is limited by: memory",
     "plots.communication_roofline": "FSDP, Llama 2 70B, 128 A100: 0.77 at 2.01",
     "plots.loss_curves: many, some without a number": "ddp, 2 ranks (CPU), failed: the loss is not "
     "a number in 5 steps, from 1",
@@ -69,10 +65,12 @@ SAYS = {  # what a figure says of the values that figures.py gives it, in its al
     ". Left out: ddp on 4 ranks. Their cores were shared with another run. Left out: ddp on 4 ",
     "plots.scaling: long names": "model_parallel_1 (1 rank: single_process) 1.00 on 2",
     "plots.scaling: many": "zero 1.87 on 2, 3.48 on 4, 6.50 on 8; hsdp 1.74 on 2",
+    "plots.roofline": "up-projection 90 %; attention 60 %; LayerNorm 90 %; softmax and loss 85 %",
     "plots.sent_bytes": "ddp, 4 ranks (CPU, more ranks than cores): formula 30 MB, counted 5 MB; "
     "ddp, 4 ranks (CPU): formula 30 MB, not counted here",
     "plots.timeline": "rank 1 computes 6.0 ms, both at once 2.0 ms, sends 3.0 ms, waits 0.0 ms",
     "plots.timeline: 7 of 8 ranks": "No trace was recorded of rank 7.",
+    "saved_checkpoints.lost_time": "every 11.0 minutes",
     "saved_checkpoints.pieces": "rows: __0_0.distcp has rows 0 to 3, columns 0 to 5",
     "saved_checkpoints.resumed_losses": "resumed: steps 2 to 3, at most 1.0e-01 from the baseline",
     "saved_checkpoints.step_times": "0.500 and 0.700 s in the steps after a save, 0.100 s in the",
@@ -397,14 +395,6 @@ def test_family_tree_has_every_script():
     assert set(re.findall(r"_train_(\w+)\.py", alternative)) == strategies.SCRIPTS.keys()
 
 
-def test_workers_are_held_against_one_alone_by_their_fastest_round():
-    loop = {"alone": [0.01, 0.012], "threads": [0.03, 0.02], "processes": [0.0105, 0.02]}
-    step = {"alone": [0.02, 0.01], "threads": [0.03, 0.03], "processes": [0.011, 0.03]}
-    figure = dataparallel.workers([{"work": "loop", **loop}, {"work": "step", **step}], cores=2)
-    said = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert said == ["10 ms", "20 ms\n2.0×", "10 ms\n1.1×", "10 ms", "30 ms\n3.0×", "11 ms\n1.1×"]
-
-
 @pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 def test_gantt_has_a_box_for_each_action(schedule):
     spans = figures.plan_schedule(schedule)
@@ -423,22 +413,10 @@ def test_active_ranks_are_those_that_compute_at_once():
     assert pipelines.count_active_ranks([first, *earlier]) == 2
 
 
-@pytest.mark.parametrize("save", [1, 60])
-def test_best_interval_loses_least_whatever_a_restart_takes(save):
-    between = 3600.0
-    best = saved_checkpoints.best_interval(save, between)
-    lowest = saved_checkpoints.lost_share(best, save, between)
-    assert saved_checkpoints.lost_share(best, save, between, 360) == pytest.approx(lowest + 0.1)
-    for factor in (0.9, 1.1):
-        assert saved_checkpoints.lost_share(best * factor, save, between) > lowest
-    figure = saved_checkpoints.lost_time([save], between, 360)
-    assert f"every {best / 60:.1f} minutes" in figure.alt
-
-
 # Rooflines and sweeps
 
 
-def test_roofline_draws_both_limits_and_each_operation_with_its_share():
+def test_roofline_draws_both_limits_and_no_label_over_an_operation():
     (axes,) = plots.roofline(records.make_roofline()).axes
     roof, *points = axes.lines
     assert list(roof.get_xdata())[1] == 10
@@ -446,9 +424,6 @@ def test_roofline_draws_both_limits_and_each_operation_with_its_share():
     assert len(points) == len(records.OPERATIONS)
     hollow = [line.get_xdata()[0] for line in points if line.get_markerfacecolor() == "white"]
     assert sorted(hollow) == [0.2, 1.0], "what fits in the cache"
-    written = {text.get_text() for text in axes.texts}
-    assert {"LayerNorm 90 %", "up-projection 90 %", "residual add 96 %"} <= written
-    assert {"memory:\n10 GB/s", "arithmetic: 100.0 GFLOP/s"} <= written
     axes.figure.draw_without_rendering()
     places = [axes.transData.transform((p.get_xdata()[0], p.get_ydata()[0])) for p in points]
     for label in (text for text in axes.texts if text.get_text()):
@@ -491,10 +466,9 @@ def test_memory_bars_are_the_tables_and_end_at_the_axis():
     assert f"▶ {table[4]['peak_gb']:,.0f} GB: does not fit" in read_texts(figure)
 
 
-def test_chosen_plan_stands_among_all_and_says_what_limits_it():
-    plans = forecasts.list_plans("Llama 3 70B")
-    figure = predicted.chosen_plan(plans, plans[5])
-    memory, step, among = figure.axes
+def test_chosen_plan_stands_beside_the_best():
+    plans = forecasts.list_plans("Mixtral 8x7B")
+    memory, step, among = predicted.chosen_plan(plans, plans[5]).axes
     assert memory.patches[-1].get_width() == pytest.approx(plans[5]["peak_gb"])
     spent = step.patches[-1].get_width()
     assert spent == pytest.approx(plans[5]["seconds_per_step"], rel=2e-3)
@@ -502,10 +476,6 @@ def test_chosen_plan_stands_among_all_and_says_what_limits_it():
     best = max((row for row in plans if row["fits"]), key=lambda r: r["tokens_per_second_per_gpu"])
     assert lines["best"].get_xdata() == [best["peak_gb"]]
     assert lines["chosen"].get_ydata() == [plans[5]["tokens_per_second_per_gpu"]]
-    assert "100 % of the best" in predicted.chosen_plan(plans, plans[0]).get_suptitle()
-    last = predicted.chosen_plan(plans, plans[-1])
-    assert "does not fit" in last.get_suptitle()
-    assert "chosen is limited by: memory" in last.alt
 
 
 def test_growth_names_each_limit_where_it_sets_in():
