@@ -8,7 +8,7 @@ import pytest
 import torch
 from trained import trained
 
-from bootcamp.costs import memory, model_shapes
+from bootcamp.costs import model_shapes
 from bootcamp.paths import SRC
 from bootcamp.train import data, models
 from bootcamp_lessons import generation
@@ -109,16 +109,6 @@ def test_token_of_llama_3_70b_takes_320_kibibytes():
     assert model.requests_that_fit(8192, memory_bytes=160e9) == 7
     shares = [model.cache_bytes(1, tensor_ranks=ranks) for ranks in (1, 2, 8, 16)]
     assert shares == [320 << 10, 160 << 10, 40 << 10, 40 << 10]  # 16 ranks hold each head twice
-
-
-def test_table_of_caches_shows_what_fits_and_leaves_out_what_does_not():
-    rows = {row["model"]: row for row in memory.cache_rows((2048, 131072))}
-    assert "Llama 3 70B" not in rows
-    small, without = rows["Llama 3 8B"], rows["Llama 3 8B, with multi-head attention"]
-    assert (small["fit at 131,072"], without["fit at 131,072"]) == (3, 0)
-    assert small["GB at 131,072"] == pytest.approx(131072**2 / 1e9)
-    assert rows["7.5 B"]["fit at 2,048"] == 53
-    assert rows["7.5 B"]["fit at 131,072"] is None  # it has no positions for so many
 
 
 # several devices
