@@ -77,15 +77,6 @@ def test_launch_of_another_text_flag_or_environment_is_another_launch(cache):
     assert numbers(cache) == {"trained": 5, "copied": 0}
 
 
-@pytest.mark.parametrize("start", ["cold", "command"])
-def test_start_that_is_shown_is_made_each_time(start, tmp_path):
-    rank = Command([str(strategies.SCRIPTS["cpu"].path)], {})
-    warm = RunRequest(str(tmp_path), "warm", [rank])
-    assert run_cache._key(warm, tmp_path)
-    torchrun = Command(["python", "-m", "torch.distributed.run"], {})
-    assert run_cache._key(replace(warm, start=start, agents=[torchrun]), tmp_path) is None
-
-
 def test_files_and_failures_are_never_answered(cache, tmp_path):
     fails = variant("cpu", "cpu_fails", {"optimizer.step()": "raise ValueError('each time')"})
     for _ in range(2):
@@ -105,12 +96,16 @@ def test_without_its_variable_no_launch_is_answered():
     assert isinstance(trained("cpu", **FLAGS), Run)
 
 
-def test_default_that_is_spelt_out_is_no_other_launch(tmp_path):
+def test_key_is_none_for_a_start_that_is_shown_and_the_same_for_defaults_spelt_out(tmp_path):
     parser = config._parser(("cpu",))
     for flag, value in run_cache.DEFAULTS:
         assert parser.get_default(flag.removeprefix("--")) == value
     rank = Command([str(strategies.SCRIPTS["cpu"].path)], {})
     plain = RunRequest(str(tmp_path), "warm", [rank])
+    torchrun = Command(["python", "-m", "torch.distributed.run"], {})
+    for start in ("cold", "command"):
+        assert run_cache._key(replace(plain, start=start, agents=[torchrun]), tmp_path) is None
     longer = replace(rank, argv=[*rank.argv, *run_cache.DEFAULTS[0]])
-    spelt = replace(plain, ranks=[longer])
-    assert run_cache._key(spelt, tmp_path) == run_cache._key(plain, tmp_path)
+    key = run_cache._key(plain, tmp_path)
+    assert key
+    assert run_cache._key(replace(plain, ranks=[longer]), tmp_path) == key
