@@ -4,6 +4,10 @@ import contextlib
 import os
 import re
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -11,6 +15,7 @@ import urllib.request
 import chromium
 import lab as lab_tool
 import nbformat
+import processes
 import pytest
 import trained
 import warm
@@ -37,11 +42,28 @@ def lab(tmp_path_factory):
     # the first notebook's launches are proved by its own cells, a kernel's start by test_faults.py
     with trained.shared(), warm.kernels(folder / "jupyter"):
         environment = dict(os.environ)
-    with lab_tool.serving(folder, TOKEN, environment) as (address, server):
-        yield address, TOKEN, folder
-        family = {server.pid} | process_tree.find_below({server.pid})
-        told = [pid for pid in family if TOKEN in process_tree.read_command(pid)]
-        assert not told, "the token is among a process's arguments, which every user can read"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, lab_tool.__file__, "--no-browser", f"--port={port}"]
+    command += [f"--ServerApp.root_dir={folder}"]
+    environment |= {"JUPYTER_TOKEN": TOKEN}
+    with subprocess.Popen(command, env=environment) as server:
+        try:
+            processes.until(lambda: answers(port), 60, "an answer of JupyterLab")
+            yield f"http://127.0.0.1:{port}", TOKEN, folder
+            family = {server.pid} | process_tree.find_below({server.pid})
+            told = [pid for pid in family if TOKEN in process_tree.read_command(pid)]
+            assert not told, "the token is among a process's arguments, which every user can read"
+        finally:
+            server.send_signal(signal.SIGINT)  # and another, which answers its question
+            server.send_signal(signal.SIGINT)
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={TOKEN}", timeout=5).close()
+        return True
+    return False
 
 
 OURS = re.compile(r"^(http://127\.0\.0\.1|ws://127\.0\.0\.1|data:|blob:)")

@@ -7,17 +7,10 @@ while a prediction is open.
 Where this user may not write into the clone, copies of the notebooks are opened, in ~/bootcamp.
 """
 
-import contextlib
 import os
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import interrupts
@@ -25,11 +18,6 @@ import lessons
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "tools" / "jupyter"
-ANSWER_SECONDS = 60  # of a server that starts on a busy machine
-
-
-class LabError(Exception):
-    """JupyterLab did not start. Its text ends with what it said."""
 
 
 def notebook() -> str:
@@ -86,54 +74,6 @@ def own_copies(own: Path) -> None:
         snippets.unlink(missing_ok=True)  # it may lead to where a clone has been
         snippets.symlink_to(ROOT / "src" / "snippets")
     print(f"{ROOT} can't be written: notebooks, runs and scripts go to {own}.", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def serving(
-    folder: Path, token: str, inherited: Mapping[str, str] = os.environ
-) -> Iterator[tuple[str, subprocess.Popen]]:
-    """JupyterLab on a folder while it is needed: (its address, its process).
-
-    What it prints goes to lab.log in that folder. Raises LabError, with the end of that, where it
-    ends or does not answer within a minute.
-    """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    port = f"--port={address.rpartition(':')[2]}"
-    options = ["--no-browser", port, f"--ServerApp.root_dir={folder}"]
-    with open(folder / "lab.log", "w") as log:
-        server = subprocess.Popen(
-            [sys.executable, __file__, *options],
-            cwd=ROOT,
-            stdout=log,
-            stderr=log,
-            env={**inherited, "JUPYTER_TOKEN": token},
-        )
-    try:
-        if not _answers(server, f"{address}/api/status?token={token}"):
-            said = (folder / "lab.log").read_text(errors="replace").splitlines()
-            raise LabError("\n".join(["JupyterLab does not answer.", *said[-10:]]))
-        yield address, server
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.send_signal(signal.SIGINT)
-        try:
-            server.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-
-
-def _answers(server: subprocess.Popen, address: str) -> bool:
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while server.poll() is None and time.monotonic() < deadline:
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-            return True
-        except OSError:
-            time.sleep(0.2)
-    return False
 
 
 if __name__ == "__main__":
