@@ -1,50 +1,22 @@
-"""Sharded strategies: collectives and bytes of a step, who sends what to whom.
+"""Sharded strategies: what crosses the link of hosts, and what a rank needs to initialise.
 
-That they train what the baseline trains: test_equality.py. What ranks hold: test_run_bytes.py.
+That they train what the baseline trains: test_equality.py. What they hold and call, and what each
+rank sends: test_run_bytes.py.
 """
 
-import collections
 import os
 
 import pytest
 from trained import trained
 
-from bootcamp.costs import model_shapes, sharding
+from bootcamp.costs import sharding
 from bootcamp.launcher import simulated_hosts
-from bootcamp_lessons import excerpts, sharding_tables
+from bootcamp_lessons import excerpts
 from bootcamp_lessons.labs import hsdp_lab
 
 WITH_HOSTS = pytest.mark.skipif(
     simulated_hosts.why_not() is not None, reason="no hosts on this machine"
 )
-
-
-def count_collectives(script: str, name: str = "", changes=None, **flags) -> dict[str, int]:
-    """Count how often rank 0 of two calls each kind of collective in one step."""
-    script = sharding_tables.make_counting_script(script, changes, name)
-    run = trained(script, 2, steps=4, global_batch=8, **flags)
-    counts = collections.Counter()
-    for (kind, _), count in run.collective_counts().items():
-        counts[kind] += count
-    return counts
-
-
-def test_units_of_fsdp_are_the_parts_and_the_head_stays_gathered():
-    """Each unit reduces its gradients once. All but the head are gathered a second time."""
-    blocks = model_shapes.GPT["tiny"]["layers"]
-    counts = count_collectives("fsdp")
-    assert counts["reduce-scatter"] == blocks + 2
-    assert counts["all-gather"] == 2 * (blocks + 1) + 1
-    left = {"for part in model[:-1]:": "for part in model[:-2]:"}
-    less = count_collectives("fsdp", "fsdp_one_part_left", left)
-    assert less["all-gather"] == 2 * (blocks + 1), "the root has it, and is gathered once"
-
-
-def test_accumulated_gradients_are_reduced_once():
-    hidden = model_shapes.MLP["tiny"]["layers"]
-    counts = count_collectives("fsdp_in_practice", model="mlp", micro_batches=4)
-    assert counts["reduce-scatter"] == hidden + 2
-    assert counts["all-gather"] == 4 * (2 * (hidden + 1) + 1)
 
 
 @WITH_HOSTS

@@ -60,7 +60,7 @@ src/_train_accumulate.py: tests/test_checkpoint.py -k "relay and device"
 src/_train_ddp_by_hand.py: tests/test_equality.py -k "trains and ddp_by_hand"
 -             parameter.grad /= world
 # the embedding is no FSDP unit of its own
-src/_train_fsdp.py: tests/test_sharding.py -k units_of_fsdp
+src/_train_fsdp.py: tests/test_run_bytes.py -k by_kind
 - for part in model[:-1]:
 + for part in model[1:-1]:
 # the gradients of FSDP are reduced after the first micro-batch
