@@ -83,7 +83,6 @@ REFUSED = {  # a command with arguments that it does not know, and what it says
     ("horovod.py", "--wrong"): "python tools/horovod.py",
     ("lessons.py", "--wrong"): "unrecognized arguments: --wrong",
     ("planted_bugs.py", "--wrong"): "unrecognized arguments: --wrong",
-    ("recorders/accuracy.py", "--times", "0"): "or more",
     ("bench.py", "--launches", "0"): "or more",
     ("bench.py", "--steps", "6"): "or more",
     ("drills.py", "--times", "0"): "or more",

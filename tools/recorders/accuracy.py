@@ -1,4 +1,4 @@
-"""python tools/recorders/accuracy.py [--fit] [--record] [--times N]
+"""python tools/recorders/accuracy.py [--fit] [--record]
 
 How wrong the planner is on published rows: each with its error, worst first, predicted by constants
 that were fitted without it. Below them the constants, with the rows that each had; the same rows by
@@ -6,8 +6,7 @@ one fitted constant, seconds = c x FLOPs, and by two other planners as they were
 logs/README.md); and what happens when more is left out together.
 
 --fit fits the constants again and writes src/bootcamp/costs/fitted.json; --record keeps all that is
-printed in logs/reference/accuracy.json. --times: how often each stack is cut into random halves and
-quarters.
+printed in logs/reference/accuracy.json.
 """
 
 import argparse
@@ -121,15 +120,15 @@ def tables_table(rows: Table) -> Table:
     return Table(found, "each row left out once")
 
 
-def harder(data: list[Measured], times: int) -> Table:
+def harder(data: list[Measured]) -> Table:
     """Halves, quarters, whole sizes and whole meshes left out; and stacks as if never seen."""
     lines = []
     for own in published_fit.group_by(data, lambda row: row.stack):
         stack = own[0].stack
         trials = {"all but one row, an anchor": published_fit.never_seen(stack, data)}
         groups = {
-            "random halves": published_fit.cut_randomly(own, 2, times),
-            "random quarters": published_fit.cut_randomly(own, 4, times),
+            "random halves": published_fit.cut_randomly(own, 2),
+            "random quarters": published_fit.cut_randomly(own, 4),
             "a model's size": published_fit.group_by(own, size_of),
             "a mesh": published_fit.group_by(own, mesh_of),
         }
@@ -159,10 +158,7 @@ def main() -> int:
     )
     parser.add_argument("--fit", action="store_true", help="fit again, and write fitted.json")
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.name} too")
-    parser.add_argument("--times", type=int, default=2, help="random halves and quarters of each")
     chosen = parser.parse_args()
-    if chosen.times < 1:
-        parser.error("--times is 1 or more")
     data = published_fit.measured()
     if chosen.fit:
         write_fit(data)
@@ -170,7 +166,7 @@ def main() -> int:
     shown = {
         "rows": rows,
         "constants": constants_table(fitted_constants.FITTED),
-        "harder": harder(data, chosen.times),
+        "harder": harder(data),
         "tables": tables_table(rows),
     }
     for table in shown.values():

@@ -169,10 +169,10 @@ def leave_out(stack: str, data: list[Measured], groups: list[list[Measured]]) ->
     return found
 
 
-def cut_randomly(data: list[Measured], pieces: int, times: int) -> list[list[Measured]]:
-    """Cut rows into random halves or quarters, `times` times over."""
+def cut_randomly(data: list[Measured], pieces: int) -> list[list[Measured]]:
+    """Cut rows into random halves or quarters, twice over."""
     chance = np.random.default_rng(0)
-    orders = [chance.permutation(len(data)) for _ in range(times)]
+    orders = [chance.permutation(len(data)) for _ in range(2)]
     return [[data[i] for i in order[piece::pieces]] for order in orders for piece in range(pieces)]
 
 
