@@ -51,7 +51,7 @@ class CannotProvoke(Exception):
 class Fault:
     """What happens to a run, and what must be said and recorded then.
 
-    line: what rank 1 does before its third optimizer step. strike: what is done to the run in this
+    line: what rank 1 does, see in_rank_1. strike: what is done to the run in this
     folder once it trains. how: other arguments of launch. raises, says: the error of the cell and
     texts in it. rank: the one that is named. status, recorded: what the summary says. seconds: from
     the fault to the end of the launch, on an idle machine. outlive: seconds in which processes of
@@ -88,8 +88,7 @@ class Fault:
     def _provoke(self) -> float:
         folder, script = fresh_folder(), self.script
         if self.line:
-            changed = f"if rank == 1 and step == 2:\n    {self.line}\noptimizer.step()"
-            script = variant(script, f"faulty_{script}", {"optimizer.step()": changed})
+            script = in_rank_1(script, self.line)
         launch.connect().wait_until_ready()  # loading torch is no part of the fault
         struck = [time.monotonic()]
 
@@ -141,6 +140,12 @@ def fresh_folder() -> Path:
     """A folder that is not there yet, for a run."""
     LOGS.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix="fault-", dir=LOGS)) / "run"
+
+
+def in_rank_1(script: str, line: str) -> Path:
+    """A copy of a script in which rank 1 does this before its third optimizer step."""
+    changed = f"if rank == 1 and step == 2:\n    {line}\noptimizer.step()"
+    return variant(script, f"faulty_{script}", {"optimizer.step()": changed})
 
 
 def pids_of_ranks(folder: Path) -> list[int]:
@@ -232,10 +237,7 @@ def two_launches_at_once() -> None:
 
 def one_is_killed_beside_good_ones() -> None:
     """Runs that end at the same moment: each gets its own end, nobody takes another's."""
-    dies = {
-        "optimizer.step()": f"if rank == 1 and step == 2:\n    {KILLS_ITSELF}\noptimizer.step()"
-    }
-    killed = variant("ddp", "killed_beside_ddp", dies)
+    killed = in_rank_1("ddp", KILLS_ITSELF)
     over = threading.Event()
 
     def keep_launching() -> set[str]:
@@ -246,8 +248,10 @@ def one_is_killed_beside_good_ones() -> None:
 
     with futures.ThreadPoolExecutor(2) as pool:
         good = [pool.submit(keep_launching) for _ in range(2)]
-        ended = [launch.launch(killed, 2, raises=False, **SHORT) for _ in range(3)]
-        over.set()
+        try:
+            ended = [launch.launch(killed, 2, raises=False, **SHORT) for _ in range(3)]
+        finally:
+            over.set()
     errors = [run.summary["error"] for run in ended]
     assert [(error["rank"], error["kind"]) for error in errors] == [(1, "killed")] * 3
     assert [each.result() for each in good] == [{"ok"}] * 2
@@ -280,7 +284,7 @@ def command_is_interrupted_at_once() -> None:
 
 def elastic_rank_is_killed() -> float:
     """kill -9 of a rank at some step: torchrun starts all anew, and nothing of the run is lost."""
-    settings = {"steps": 20, "global_batch": 24, "model": "mlp"}
+    settings = {"steps": 200, "global_batch": 24, "model": "mlp"}
     flags = {"device": "cpu", "quiet": True, **settings}
     undisturbed = launch.launch("ddp", 2, **flags)
     folder, moment = fresh_folder(), []
@@ -289,8 +293,8 @@ def elastic_rank_is_killed() -> float:
         moment.append(time.monotonic())
         os.kill(pids_of_ranks(folder)[1], signal.SIGKILL)
 
-    saved, steps = folder.with_suffix(".pt"), random.randrange(1, 16)
-    how = {"save": saved, "resume": saved, "save_every": 5, "start": "torchrun"}
+    saved, steps = folder.with_suffix(".pt"), random.randrange(1, 60)
+    how = {"save": saved, "resume": saved, "save_every": 20, "start": "torchrun"}
     with warm.workers(), meanwhile(lambda: trains(folder, steps), kill):
         options = Options(max_restarts=3, run_dir=folder)
         run = launch.launch("ddp", 2, options=options, **how, **flags)

@@ -1,20 +1,14 @@
-"""Locks on devices: two kernels wait for them. The devices are played, the locks are real."""
+"""Locks on devices: launches wait for them. The devices are played, the locks are real."""
 
 import asyncio
 import contextlib
-import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 import faults
 import pytest
 from filelock import FileLock, Timeout
-from processes import meanwhile, other_kernel, trains, until
+from processes import meanwhile, trains, until
 
 from bootcamp import machine
 from bootcamp.launcher import device_locks, launch, process_tree
@@ -99,7 +93,7 @@ def test_folder_lets_everybody_write_and_nobody_remove(tmp_path):
         assert device_locks.why_not(tmp_path / "locks") is None
     finally:
         os.umask(before)
-    assert (tmp_path / "locks").stat().st_mode & 0o7777 == 0o1777
+    assert (tmp_path / "locks").stat().st_mode & 0o7777 == 0o1777  # with the sticky bit
     assert (tmp_path / "locks" / "preflight.lock").stat().st_mode & 0o777 == 0o666
 
 
@@ -118,32 +112,6 @@ def test_folder_that_is_unsafe_is_refused_and_no_link_followed(take, tmp_path, t
     with pytest.raises(device_locks.LeaseError, match="can't be used: .* BOOTCAMP_LEASES=off"):
         take(lease(folder, 2))
     assert precious.read_text() == "keep me"
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user to try")
-def test_folder_is_shared_by_two_users(request):
-    """The other user meets root's lock files, and can neither remove nor free them."""
-    place = Path(tempfile.mkdtemp(dir="/tmp"))  # the parents of tmp_path are closed to others
-    request.addfinalizer(lambda: shutil.rmtree(place))
-    place.chmod(0o755)
-    assert device_locks.why_not(place / "locks") is None
-    has = holds(place / "locks", "fake-0")
-    holds(place / "locks", "fake-1").release()
-    code = (
-        "import os, sys\n"
-        "from filelock import FileLock, Timeout\n"
-        "os.setuid(65534)\n"
-        "for path in sys.argv[1:]:\n"
-        "    try: print(FileLock(path, timeout=0).acquire() and 'free')\n"
-        "    except Timeout: print('held')\n"
-        "try: os.unlink(path)\n"
-        "except PermissionError: print('kept')"
-    )
-    files = [str(place / "locks" / f"{key}.lock") for key in BOTH]
-    command = [sys.executable, "-c", code, *files]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["held", "free", "kept"]
-    has.release()
 
 
 def test_folder_can_be_elsewhere_and_locks_off(monkeypatch, tmp_path):
@@ -292,30 +260,7 @@ def test_cores_of_a_rank_are_free_ones_or_the_run_says_that_it_shared(
     assert "It shared its cores with another run: alone it would" in capsys.readouterr().out
 
 
-# Two kernels
-
-KERNEL = """
-import json, sys
-from bootcamp import Options, launch
-from bootcamp.launcher.launch import Call, connect
-folder, wish, flags = sys.argv[1], *map(json.loads, sys.argv[2:])
-Call.choose_leases = lambda call: wish
-print(connect().process.pid, flush=True)
-launch("ddp", 2, options=Options(run_dir=folder), **flags)
-"""
-
-
-@pytest.mark.parametrize("killed", ["kernel", "supervisor"])
-def test_ranks_of_a_killed_run_are_gone_before_the_next_has_their_devices(killed, take, tmp_path):
-    wish, folder, said = lease(tmp_path / "locks", 2), tmp_path / "run", []
-    given = (str(folder), json.dumps(wish), json.dumps(faults.LONG))
-    with other_kernel(KERNEL, *given, stderr=subprocess.DEVNULL) as kernel:
-        pids = {"kernel": kernel.pid, "supervisor": int(kernel.stdout.readline())}
-        until(lambda: trains(folder))
-        ranks = faults.pids_of_ranks(folder)
-        with meanwhile(lambda: said, lambda: os.kill(pids[killed], signal.SIGKILL)):
-            take(wish, tell=said.append)
-        assert not any(map(process_tree.is_alive, ranks)), "two runs had the device at once"
+# Waiting, and giving up
 
 
 @pytest.fixture
@@ -325,6 +270,25 @@ def leased(tmp_path, monkeypatch):
     monkeypatch.setattr(launch.Call, "choose_leases", lambda call: wish)
     yield tmp_path / "locks"
     assert all(is_free(tmp_path / "locks", key) for key in BOTH)
+
+
+def test_ranks_of_a_killed_supervisor_are_gone_before_the_next_has_their_devices(
+    leased, take, tmp_path
+):
+    folder, said = tmp_path / "run", []
+
+    def kill_and_take():
+        ranks = faults.pids_of_ranks(folder)
+        with meanwhile(lambda: said, launch.connect().process.kill):
+            run, _ = take(lease(leased, 2), tell=said.append)
+        run.release()
+        assert not any(map(process_tree.is_alive, ranks)), "two runs had the device at once"
+
+    with (
+        meanwhile(lambda: trains(folder), kill_and_take),
+        pytest.raises(launch.LaunchError, match="supervisor"),
+    ):
+        launch.launch("ddp", 2, options=Options(run_dir=folder), **faults.LONG)
 
 
 def heard_to_wait(capsys):

@@ -2,18 +2,17 @@
 
 import os
 import pickle
-import re
 import subprocess
 import sys
 
+import faults
 import pytest
-from processes import meanwhile, until
+from processes import meanwhile, trains, until
 
 from bootcamp import hang
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.launcher.launch import Options
-from bootcamp.records import flight_recorder, heartbeat, standstill
-from bootcamp.scripts.variants import variant
+from bootcamp.records import flight_recorder, standstill
 
 DEFAULT, PAIR, OTHER_PAIR = ("0", (0, 1, 2)), ("1", (0, 1)), ("2", (1, 2))
 
@@ -274,32 +273,24 @@ def test_hang_is_told_from_a_rank_that_goes_on_to_print_or_compute(tmp_path):
 
 def test_hang_of_a_live_run_is_asked_from_outside_and_read_after_its_end(tmp_path):
     """One rank sleeps, and is then killed."""
-    line = "optimizer.step()"
-    slow = {line: f"if rank == 1 and step == 2: __import__('time').sleep(60)\n{line}"}
-    folder, seen = tmp_path / "run", []
-
-    def beat():
-        return heartbeat.read(folder / "ranks" / "1.beat") or (0, 0, 0)
+    script, folder, seen = faults.in_rank_1("ddp", faults.HANGS["line"]), tmp_path / "run", []
 
     def look():
         # for a moment rank 0 may be the one that has not entered an all-reduce yet
         seen.append(until(lambda: (found := hang.read(folder)).ranks == (1,) and found))
         command = [sys.executable, "-m", "bootcamp.launcher.hang", str(folder)]
         seen.append(subprocess.run(command, capture_output=True, text=True).stdout)
-        os.kill(beat()[0], 9)
+        os.kill(faults.pids_of_ranks(folder)[1], 9)
 
-    with meanwhile(lambda: beat()[1] >= 2, look):
-        how = {"raises": False, "quiet": True, "options": Options(run_dir=folder)}
-        flags = {"model": "mlp", "steps": 5, "device": "cpu"}
-        run = launch.launch(variant("ddp", "sleeps_ddp", slow), 2, **how, **flags)
+    with meanwhile(lambda: trains(folder, 2), look):
+        options = Options(run_dir=folder)
+        run = launch.launch(script, 2, raises=False, options=options, **faults.SHORT)
     live, printed = seen
-    assert (live.kind, live.ranks) == ("missing", (1,))
+    assert live.kind == "missing"
     assert "rank 1 never entered all_reduce #" in live.sentence
-    assert "it stands in sleeps_ddp.py:" in live.sentence
+    assert "it stands in faulty_ddp.py:" in live.sentence
     assert live.sentence in printed
     after = hang.read(run)
     assert (after.kind, after.ranks) == ("died", (1,))
-    killed = "rank 1 was killed by signal 9 (SIGKILL), and never entered all_reduce #"
-    assert killed in after.sentence
-    numbers = [re.search(r"all_reduce #(\d+)", each.sentence)[1] for each in (live, after)]
-    assert numbers[0] == numbers[1]
+    missed = live.sentence[live.sentence.index("never entered") :].partition(" of ")[0]
+    assert f"rank 1 was killed by signal 9 (SIGKILL), and {missed}" in after.sentence
