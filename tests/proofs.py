@@ -23,7 +23,7 @@ NOBODY = "NOT PROVED"
 
 
 def marked(mark: str) -> dict[str, list[str]]:
-    """Collect the tests with this mark: {what a mark names: ["test_sharding.py::test_fsdp"]}."""
+    """Collect the tests with this mark: {what a mark names: ["test_hang.py::test_rank"]}."""
     found = defaultdict(list)
     for name, function in tests().items():
         for each in getattr(function, "pytestmark", ()):

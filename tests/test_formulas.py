@@ -58,6 +58,25 @@ def test_ranks_send_and_hold_multiples_of_the_model():
 
 
 @pytest.mark.parametrize(
+    ("strategy", "how", "ring", "gloo"),
+    [
+        ("ddp", {}, 1.5, 1.5),
+        ("ddp", {"number": 0.5}, 0.75, 0.75),
+        ("fsdp", {}, 2.25, 3.0),
+        ("fsdp", {"root": 0.5}, 1.875, 2.625),
+        ("fsdp", {"keep_gathered": True}, 1.5, 2.25),
+        ("zero1", {}, 1.5, 2.25),
+        ("hsdp", {"shard": 2}, 1.0, 1.0),
+        ("hsdp", {"shard": 2, "number": 0}, 0, 0),  # its gathers stay inside a host
+    ],
+)
+def test_bytes_between_two_hosts_of_two_are_those_by_hand(strategy, how, ring, gloo):
+    for factors, expected in ((sharding.RING, ring), (sharding.GLOO, gloo)):
+        assert sharding.link_bytes(strategy, 1.0, 4, 2, factors, **how) == expected
+    assert sharding.link_bytes(strategy, 1.0, 4, 1, sharding.RING, **how) == 0
+
+
+@pytest.mark.parametrize(
     ("way", "forward", "backward"),
     [("all-gather", 6144, 6144), ("ring", 6144, 14336), ("ulysses", 4608, 4608)],
 )

@@ -1,6 +1,7 @@
 """What lessons calculate, against numbers by hand. What they measure, their own cells check."""
 
 import json
+import os
 import pickle
 
 import pytest
@@ -196,6 +197,19 @@ def test_zero_1_alone_keeps_all_gradients_between_micro_batches():
     whole = first["whole"]
     assert first["ends"] == [whole, whole // 2]
     assert second["ends"] == [whole // 2, whole // 2]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="Linux bounds the memory")
+@pytest.mark.parametrize("way", ["meta", "complete"])
+def test_model_that_no_rank_could_hold_is_initialised_in_shards(way):
+    for rank in print_rows("initialise_sharded", 4, way=way):
+        assert rank["room"] < 0.7 * rank["model"]
+        if way == "complete":
+            assert "can't allocate memory" in rank["error"]
+            continue
+        peak = rank["model"] / 4 + rank["largest"]  # one unit after another
+        assert rank["grown"] == pytest.approx(peak, rel=0.05)
+        assert rank["held"] == rank["model"] / 4
 
 
 # Three axes

@@ -68,7 +68,7 @@ src/_train_fsdp_in_practice.py: tests/test_equality.py -k "trains and fsdp_in_pr
 - (share is shares[-1])
 + (share is shares[0])
 # the mesh of hybrid sharding has its axes swapped
-src/_train_hsdp.py: tests/test_sharding.py -k link_of_two_hosts
+src/_train_hsdp.py: tests/test_hosts.py -k "theory and hsdp"
 - mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
 + grid = torch.arange(world).view(args.shard, -1).T
 + names = ("replicate", "shard")
