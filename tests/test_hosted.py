@@ -6,12 +6,11 @@ pip is real; the index is a folder of wheels that are made here, with a tempting
 import os
 import shutil
 import subprocess
+import sysconfig
 import venv
 import zipfile
 from pathlib import Path
 
-import packaging
-import pip
 import pytest
 
 from bootcamp.paths import ROOT
@@ -62,8 +61,8 @@ class Host:
         self.site = next((folder / "env" / "lib").glob("python*/site-packages"))
         for name, version in packages.items():
             self._put(name, version)
-        for module in (pip, packaging):  # as every kernel has them
-            (self.site / module.__name__).symlink_to(Path(module.__file__).parent)
+        for module in ("pip", "packaging"):  # as every kernel has them
+            (self.site / module).symlink_to(Path(sysconfig.get_path("purelib"), module))
         for name in ("tools", "src", "notebooks"):
             (self.clone / name).mkdir(parents=True)
         for name in ("hosted.py", "install.py"):
