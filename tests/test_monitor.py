@@ -274,15 +274,6 @@ def test_monitor_waits_for_a_run_to_begin(going, pictures, logs, name, waiting):
     assert watching.folder == logs / "mine"
 
 
-def test_monitor_finds_a_run_that_was_over_before_the_next_look(going, pictures, logs):
-    (going / "config.json").write_text(json.dumps(CONFIG | {"started_unix_seconds": 2 * NOW}))
-    watching = monitor.watch()
-    summary.write(going, "ok")
-    going.rename(logs / "quick")
-    assert has_ended(watching)
-    assert "ended well" in pictures[0].said
-
-
 def test_monitor_waits_no_longer_than_it_says(pictures, tmp_path):
     assert has_ended(monitor.watch(tmp_path / "never", wait_seconds=0.3))
     assert "No run has begun" in pictures[0].said

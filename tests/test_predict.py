@@ -127,33 +127,22 @@ def test_questions_are_texts_where_no_widget_is_shown(monkeypatch, capsys):
 
 
 def test_launches_are_refused_while_a_question_is_open(monkeypatch, shown):
-    class Begun(Exception):
-        """The launch went on after it had asked."""
-
-    def begin(*given, **named):
-        raise Begun
-
-    def refused(question):
-        with pytest.raises(PredictionMissing, match=question):
-            launch.launch("cpu", 1, steps=1)
-
     monkeypatch.setattr(launch, "before", [])
     first, second = predict("speed", "How long?"), predict("memory", "How much?", unit="MB")
     assert launch.before == [check_answered]
-    launch.before.append(begin)
     check_answered()  # nobody is held to a question unless asked to
-    monkeypatch.setenv(VARIABLE, "0")
-    check_answered()
     monkeypatch.setenv(VARIABLE, "1")
-    _, field, _ = shown(first)
-    refused(r"Predict first: How long\? Type a number into the")
-    field.value = "long"
-    refused("How long")
-    field.value = "120"
-    refused(r"How much\?")
-    second.score(3.0)  # its measurement is known: there is nothing left to predict
-    with pytest.raises(Begun):
+    with pytest.raises(
+        PredictionMissing, match=r"Predict first: How long\? Type a number into the"
+    ):
         launch.launch("cpu", 1, steps=1)
+    _, field, _ = shown(first)
+    for typed, asked in (("long", "How long"), ("120", "How much")):
+        field.value = typed
+        with pytest.raises(PredictionMissing, match=asked):
+            check_answered()
+    second.score(3.0)  # its measurement is known: there is nothing left to predict
+    check_answered()
 
 
 def test_make_lab_hands_the_lock_to_the_kernels(monkeypatch):
@@ -244,7 +233,7 @@ def test_worst_kind_is_named():
     assert figure.alt.startswith(prediction_scores.verdict())
 
 
-def test_older_or_broken_journals_are_read_as_far_as_they_go(work):
+def test_journals_that_are_older_broken_or_not_written_stop_nobody(work, monkeypatch):
     path = work / journal.FILE
     path.write_text(json.dumps({"predictions": {"a": True}, "exercises": {}}))
     assert prediction_scores.list_predictions() == []
@@ -254,3 +243,7 @@ def test_older_or_broken_journals_are_read_as_far_as_they_go(work):
         assert prediction_scores.list_predictions() == []
         answer("c", 5, 10)
         assert len(prediction_scores.list_predictions()) == 1
+        assert journal.note_exercise("ring", solved=False) == 1
+    monkeypatch.setattr(journal, "WORK", path)  # a file, where a folder is wanted
+    assert journal.note_exercise("ring", solved=False) == 1
+    answer("d", 5, 10)
