@@ -234,18 +234,20 @@ claim.equal(
 )
 
 # %% [markdown]
-# The mean of an infinity and anything is infinite, so no rank has to tell the others. If gradients
-# are averaged after `unscale_`, each rank decides alone, and the models diverge. Shards (lesson 07)
-# need a scaler that asks all ranks. `autocast` goes around the forward pass as on one device. With
-# clipping: `scaler.unscale_(optimizer)`, clip, `scaler.step(optimizer)`.
+# The mean of an infinity and anything is infinite, so no rank has to tell the others. The second
+# way averages by hand after `unscale_`, and to be safe puts zeros in place of infinities first
+# (`nan_to_num`). Then each rank decides alone: rank 1 has seen an infinity and leaves the step out,
+# rank 0 makes it, and the models diverge. Shards (lesson 07) need a scaler that asks all ranks.
+# `autocast` goes around the forward pass as on one device. With clipping:
+# `scaler.unscale_(optimizer)`, clip, `scaler.step(optimizer)`.
 
 # %% [markdown]
 # ### The compiler, and the order of wrapping
 #
 # Torch's compiler turns a forward pass into a graph. If that were one graph, its backward pass
 # would hand over all gradients at the end, and DDP could overlap nothing. So while DDP runs, the
-# compiler cuts the graph where DDP's buckets end. Four layers of 1 MiB, buckets of 1 and then 2
-# MiB:
+# compiler cuts the graph where DDP's buckets end (`torch._dynamo.config.optimize_ddp`). Four layers
+# of 1 MiB, buckets of 1 and then 2 MiB:
 
 # %%
 orders = parse_printed(launch(SNIPPETS / "ddp_compile.py", **two))
@@ -341,7 +343,7 @@ guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
 # and at who else uses its core. If all ranks wait alike, it is the network after all, or ranks that
 # take turns in being late.
 #
-# ### Second: one that is late by 30 %
+# ### Second: one that is a little late
 #
 # A trace is one step, and 100 ms are easy to see. A smaller delay needs many steps, and a
 # measurement that can stay on. A communication hook (lesson 04b) that notes the time is one: a
@@ -355,10 +357,12 @@ print(f"the late rank: {ddp_practice.find_straggler(paced)}")
 ddp_practice.table_paces(paced)
 
 # %% [markdown]
-# The tool names a rank whose own work takes at least 1.15 times as long as that of the next
-# slowest. It compares lowest deciles: what else the machine does makes single steps longer, never
-# shorter. So it finds a rank that is *always* late. One that is late now and then shows in the
-# upper quartile.
+# The late rank sleeps for 30 % of what its own work took in the first steps. Nobody waits for *it*,
+# yet its last column is not zero: until the gradients are averaged they also have to be sent. What
+# the others have above that is their waiting. The tool names a rank whose own work takes at least
+# 1.15 times as long as that of the next slowest. It compares lowest deciles: what else the machine
+# does makes single steps longer, never shorter. So it finds a rank that is *always* late. One that
+# is late now and then shows in the upper quartile.
 #
 # ### Third: a rank that never comes
 #

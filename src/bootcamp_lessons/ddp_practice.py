@@ -53,12 +53,12 @@ def compare_evaluations(runs: list[Run]) -> Table:
 def table_paces(run: Run) -> Table:
     """Table each rank's milliseconds of a step: the first decile, of the undisturbed steps.
 
-    own: its own work, before it waits for anybody; waits: from then until the averages are there.
+    own: its own work, before it waits for anybody; until averaged: from then on, sending included.
     """
     rows = []
     for said in parse_printed(run):
         row = {"rank": said["rank"]}
-        for name, key in (("own", "own"), ("waits", "rest")):
+        for name, key in (("own", "own"), ("until averaged", "rest")):
             row[name] = 1e3 * statistics.quantiles(said[key], n=10, method="inclusive")[0]
         rows.append(row)
     return Table(rows, "Milliseconds of a step, each rank by its own clock")

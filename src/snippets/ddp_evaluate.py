@@ -18,7 +18,13 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 flags = Namespace(model="mlp", size="tiny", seed=0, dtype="float32")
-model, dataset = models.build(flags).eval(), data.dataset(flags)
+model, dataset = models.build(flags), data.dataset(flags)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+for step in range(400):  # every rank trains it alike, on other samples
+    inputs, targets = dataset.batch(SAMPLES + 32 * step + torch.arange(32))
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+    optimizer.step()
 batches = torch.arange(SAMPLES).split(BATCH)  # five of 8, and one of 1
 
 
@@ -27,7 +33,7 @@ def measure(ids):
     inputs, targets = dataset.batch(ids)
     outputs = model(inputs)
     losses = torch.nn.functional.cross_entropy(outputs, targets, reduction="sum")
-    return losses.double(), (outputs.argmax(-1) % 16 == targets % 16).sum()  # the low four bits
+    return losses.double(), (outputs.argmax(-1) == targets).sum()
 
 
 with torch.no_grad():
