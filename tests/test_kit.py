@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 from bootcamp import quietness
+from bootcamp.classroom.tasks import PythonSource
 from bootcamp.paths import ROOT
 
 ROW = re.compile(r"^\| (\d+):(\d\d) \| (\d*) \| (\d+) \| (.+?) \| (.*) \|$", re.MULTILINE)
@@ -194,19 +195,25 @@ def test_expected_outputs_are_not_recorded_on_a_busy_machine(monkeypatch, capsys
     assert "This machine is busy" in capsys.readouterr().out
 
 
+TEMPORARY = "on this-host, in (temporary folder)/x and (temporary folder)/y"
 OBJECT = {"text/plain": "<IPython.core.display.HTML object>"}
 PAGE = "<style>p { color: red }</style><p>A <b>claim</b> &lt; 3</p><table><tr><td>2</td><td>3</td>"
 FIGURE = '<img src="data:image/png;base64,AAAA" alt="Speed: 3 &lt; 4" style="x">'
 
 
-def test_displays_are_the_words_that_a_reader_sees():
+def test_displays_are_the_words_that_a_reader_sees(monkeypatch):
+    monkeypatch.setattr(course.socket, "gethostname", lambda: "od")
+    monkeypatch.setattr(course.tempfile, "gettempdir", lambda: "/tmp")
     for data, words in (
         (OBJECT | {"text/markdown": "```python\n...\n```"}, "```python\n...\n```"),
         (OBJECT | {"text/html": PAGE}, "A claim < 3 2 3"),
         (OBJECT | {"text/html": FIGURE}, "[figure: Speed: 3 < 4]"),
         ({"text/plain": "Run x: ok", "text/html": "<i>x</i>"}, "Run x: ok"),
         ({"text/plain": "<Digraph object>", "image/svg+xml": "<svg/>"}, "[figure without words]"),
-        ({"text/plain": "<bootcamp.x.Y object at 0x7f>"}, "[nothing to read]"),
+        ({"text/plain": "<bootcamp.x.Y object at 0x7f>"}, "(nothing)"),
+        ({"text/plain": repr(PythonSource("a = 'b'\nc"))}, "a = 'b'\nc"),
+        ({"text/plain": "divmod(step)"}, "divmod(step)"),
+        ({"text/plain": "on od, in /tmp/tmpab12cd_3/x and /tmp/y"}, TEMPORARY),
         ({"text/plain": "row\n" * 100}, "row\n" * course.EXPECTED_LINES + "... and 40 lines"),
     ):
         assert expect(show(data)).split("~~~\n")[1].rstrip("\n") == words

@@ -123,7 +123,7 @@ class Lesson:
                 continue
             number += 1
             begins = cell.source.strip().partition("\n")[0]
-            shown = without_paths("\n".join(map(_as_text, cell.get("outputs", []))))
+            shown = without_paths("\n".join(filter(None, map(_as_text, cell.get("outputs", [])))))
             lines = shown.strip().splitlines() or ["(nothing)"]
             if len(lines) > EXPECTED_LINES:
                 lines[EXPECTED_LINES:] = [f"... and {len(lines) - EXPECTED_LINES} lines"]
@@ -175,14 +175,17 @@ def _as_text(output) -> str:
         return plain.rstrip()
     if any(kind.startswith("image/") for kind in data):
         return "[figure without words]"
-    return markdown.rstrip() or soup.get_text(" ", strip=True) or "[nothing to read]"
+    return markdown.rstrip() or soup.get_text(" ", strip=True)
 
 
 def without_paths(text: str) -> str:
     """Without this machine's folders and the escapes that colour a terminal."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    text = replay.hide_own_folders(text).replace(tempfile.gettempdir(), "(temporary folder)")
-    text = text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
+    # the folder for temporary files, or one that tempfile has made in it
+    made = rf"{re.escape(tempfile.gettempdir())}(/tmp\w{{8}})?(?!\w)"
+    text = re.sub(made, "(temporary folder)", replay.hide_own_folders(text))
+    host = rf"(?<![\w-]){re.escape(socket.gethostname())}(?![\w-])"
+    text = re.sub(host, "this-host", text.replace(str(Path.home()), "~"))
     return re.sub(r"(?:/[\w.+-]+){2,}/(?=(?:lib/)?python3)", ".../", text)
 
 

@@ -41,17 +41,17 @@ class NotTried(Wrong):
     """Nothing was tried yet: a cell that is as the lesson left it. It counts as no attempt."""
 
 
-class PythonSource(str):
-    """Python source that a notebook displays as code."""
-
-    def _repr_markdown_(self) -> str:
-        return f"```python\n{self}\n```"
-
-
 class Plain(str):
     """Text that a notebook displays without quotes."""
 
     __repr__ = str.__str__
+
+
+class PythonSource(Plain):
+    """Python source that a notebook displays as code."""
+
+    def _repr_markdown_(self) -> str:
+        return f"```python\n{self}\n```"
 
 
 @dataclass(frozen=True)
