@@ -42,8 +42,9 @@ Table(rows, "Bytes for one parameter")
 
 # %% [markdown]
 # So memory divided by 16 bytes is a limit that no batch size can change: 5 billion parameters on 80
-# GB. Activations come on top. The curves are this course's GPTs in float32 with AdamW, by formula,
-# with nothing recomputed.
+# GB. Activations come on top. 16 is no law: with 16-bit parameters Megatron adds up gradients in
+# float32 (18 bytes), DeepSeek-V3 keeps the two moments in bf16, and Muon has one moment. The curves
+# are this course's GPTs in float32 with AdamW, by formula, with nothing recomputed.
 
 # %%
 from bootcamp import plots
@@ -205,7 +206,7 @@ claim.equal(
 halves = trial("pp", 2, **one_piece)
 found = claim.faster(
     "model_parallel_no_gain",
-    "The complete model on one rank is over 0.95 times as fast as its halves on two ranks.",
+    "Cutting the model over two ranks makes its training at most 5 % faster.",
     trial("cpu", 1, **on_cores),
     halves,
     by=0.95,
@@ -489,7 +490,10 @@ print(exercise.check("ranks_of_two_devices"))
 # - Krizhevsky, *One weird trick for parallelizing convolutional neural networks*, 2014,
 #   arXiv:1404.5997: data and model parallelism told apart.
 # - Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*,
-#   2019, arXiv:1910.02054: the 16 bytes for each parameter.
+#   2019, arXiv:1910.02054: the 16 bytes for each parameter. Megatron-LM's documentation of its
+#   distributed optimizer: 18. DeepSeek-AI, *DeepSeek-V3 Technical Report*, arXiv:2412.19437,
+#   section 3.3.3: moments in bf16. Liu et al., *Muon is Scalable for LLM Training*,
+#   arXiv:2502.16982.
 # - Huang et al., *GPipe*, 2018, arXiv:1811.06965: the layer split whose waiting a pipeline fills.
 # - Llama Team, *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783, section 3.3: a balanced
 #   pipeline; tensor, context, pipeline and data parallelism combined.
