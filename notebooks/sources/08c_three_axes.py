@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 08c Three axes at once, and bugs that no loss curve shows
+# # 08c Three axes at once: would you notice a bug?
 #
 # **75 minutes**, on any machine, after lessons 06b, 06c and 08. The ranks are CPU cores, even where
 # there are GPUs. Eight of them share your cores, so this lesson proves and counts, and times
@@ -7,7 +7,7 @@
 #
 # After this lesson you can lay out a mesh of three axes and say what each rank holds and sends
 # along each of them, shard the stages of a pipeline, say how grouped-query attention limits tensor
-# parallelism, and find bugs of composed strategies that no loss curve shows.
+# parallelism, and find bugs of composed strategies that train, and train the wrong thing.
 
 # %% [markdown]
 # ## The question
@@ -69,8 +69,9 @@ guess_held = predict(
 guess_sent = predict(
     "axes_sent",
     "The tiny GPT: 335,360 parameters, six blocks of width 64. A step has 24 samples of 64 tokens. "
-    "With two ranks along tensor alone, a rank sends how many times what it sends with two along "
-    "data alone?",
+    "The head's 256 scores for each token are gathered, and gloo sends as much for a "
+    "reduce-scatter as for an all-reduce. With two ranks along tensor alone, a rank sends how many "
+    "times what it sends with two along data alone?",
     unit="times",
 )
 guess_shown = predict(
