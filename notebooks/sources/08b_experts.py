@@ -67,7 +67,8 @@ print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach()
 # %% [markdown]
 # - A **row** is a token on its way through one expert, so there are twice as many rows as tokens.
 #   They are sorted by expert, and each expert computes all its rows at once, in two matrix
-#   products.
+#   products. (On a GPU `tolist()` on the counts waits for the device in each layer, and a loop over
+#   experts starts many small kernels: `torch.nn.functional.grouped_mm` takes all experts at once.)
 # - The choice itself has no gradient. The router learns through the *weights*: a softmax over the
 #   scores of the chosen. With one chosen expert that softmax would be 1, and the router would never
 #   learn; such models take the weight from a softmax over *all* scores.
@@ -232,7 +233,7 @@ claim.equal(
 # number of experts. Mixtral's shape, 4,096 tokens on a GPU, in bf16:
 
 # %%
-from bootcamp.costs import model_shapes
+from bootcamp.costs import hardware, model_shapes
 
 mixtral = model_shapes.find_model("Mixtral 8x7B")
 once = experts.rows_bytes(4096, mixtral.hidden, mixtral.chosen, number=2)
@@ -242,12 +243,18 @@ print(
     f"{mixtral.matrix_parameters / 1e9:.1f} for a token"
 )
 print(f"one all-to-all {once / 1e6:.0f} MB, a step {step / 1e9:.1f} GB")
+computing = 6 * mixtral.matrix_parameters * 4096 / (0.4 * hardware.gpu("H100").peak)
+print(f"an H100 computes for {computing:.2f} s, at 40 % of its peak; on the way, with 8 ranks:")
+for link, W in (("NVLink", 450e9), ("a card of 400 Gbit/s for each GPU", 50e9)):
+    print(f"{step * 7 / 8 / W:.3f} s over {link}")
 
 # %% [markdown]
-# Each of these is in the middle of the computation, like the collectives of tensor parallelism, and
-# what follows waits for it. So experts are kept on fast links where possible. DeepSeek-V3 spreads
-# them over eight hosts: there each token may go to four hosts at most, and a second micro-batch
-# computes while the first one's rows travel (DualPipe, lesson 06b).
+# An all-to-all is no ring: between hosts each GPU has only its own card. Each of these is in the
+# middle of the computation, like the collectives of tensor parallelism, and what follows waits for
+# it. Inside a host that costs little here, between hosts nearly a fifth. So experts are kept on
+# fast links where possible. DeepSeek-V3 spreads them over eight hosts: there each token may go to
+# four hosts at most, and a second micro-batch computes while the first one's rows travel (DualPipe,
+# lesson 06b).
 #
 # ### Memory
 
