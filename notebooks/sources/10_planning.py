@@ -435,7 +435,7 @@ plots.show(predicted.predicted_and_published(forecasts.published_beside_predicte
 forecasts.errors_by_table()
 
 # %% [markdown]
-# *Pairs ranked rightly*: of two runs in a table, how often the planner names the faster one. The
+# *Pairs ranked correctly*: of two runs in a table, how often the planner names the faster one. The
 # last two columns are rivals. *One constant* is the usual estimate: operations divided by a fitted
 # share of the peak. *mlsysim* is a simulator from PyPI.
 

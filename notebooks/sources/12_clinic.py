@@ -97,8 +97,8 @@ found
 # 3. Fix the file, save it, and `check` judges what your program does. Run `examine` again whenever
 #    you like; `exercise.solution("clinic_...")`, with the case's name, shows a solution.
 #
-# In class, a pair takes three cases of different kinds; the others are for later. One needs more
-# time than the others, about twenty minutes: `deepspeed_copied` has four faults.
+# In class, a pair takes three cases of different kinds; all sixteen take about three hours. One
+# needs more time than the others, about twenty minutes: `deepspeed_copied` has four faults.
 
 # %% [markdown]
 # ### It raises

@@ -467,7 +467,7 @@ def errors_by_table() -> Table:
         own = [r for r in found["rows"] if r["table"] == row["table"]]
         line = {"published by": PUBLISHED[row["table"]], "rows": len(own)}
         line["largest %"] = max(abs(r["error %"]) for r in own)
-        line["pairs ranked rightly %"] = row["pairs ranked rightly %"]
+        line["pairs ranked correctly %"] = row["pairs ranked correctly %"]
         for name, key in ERRORS.items():
             known = [abs(r[key]) for r in own if r[key] is not None]
             line[f"{name}, mean %"] = fmean(known) if known else None
@@ -485,7 +485,7 @@ def mean_errors() -> dict[str, float]:
 
 def count_ranked_pairs() -> tuple[float, int]:
     """Count the pairs of rows of one table that the planner ranks rightly, and all such pairs."""
-    key = "pairs ranked rightly %"
+    key = "pairs ranked correctly %"
     known = [row for row in read_accuracy()["tables"] if row[key] is not None]
     pairs = [row["rows"] * (row["rows"] - 1) // 2 for row in known]
     return sum(n * row[key] / 100 for n, row in zip(pairs, known, strict=True)), sum(pairs)

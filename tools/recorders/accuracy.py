@@ -101,7 +101,7 @@ def rows_table(data: list[Measured]) -> Table:
 
 
 def tables_table(rows: Table) -> Table:
-    """Each published table: its errors, and how many pairs of its rows are ranked rightly."""
+    """Each published table: its errors, and how many pairs of its rows are ranked correctly."""
     found = []
     for table in sorted({line["table"] for line in rows.rows}, key=published_fit.TABLES.index):
         mine = [line for line in rows.rows if line["table"] == table]
@@ -112,7 +112,7 @@ def tables_table(rows: Table) -> Table:
             (a["seconds"] < b["seconds"]) == (a["predicted"] < b["predicted"]) for a, b in pairs
         ]
         line = {"table": table, **sum_up([line["error %"] / 100 for line in mine])}
-        line["pairs ranked rightly %"] = 100 * statistics.mean(right) if right else None
+        line["pairs ranked correctly %"] = 100 * statistics.mean(right) if right else None
         for other in ("one constant", *RIVALS):
             said = [abs(x[f"{other} %"]) for x in mine if not math.isnan(x[f"{other} %"])]
             line[f"{other}, mean %"] = statistics.mean(said) if said else None
