@@ -67,11 +67,11 @@ class Task:
     stronger: str
 
     def help(self, attempts: int = 1) -> str:
-        """Return the hint, after two attempts the stronger one too, and how to see the solution."""
+        """Return the hint, from the third attempt the stronger one, and how to see the solution."""
         if not attempts:
             return "Try it first: a hint comes with the first attempt."
         lines = [f"Hint: {self.hint}"]
-        lines += [f"Stronger hint: {self.stronger}"] if attempts > 1 else []
+        lines += [f"Stronger hint: {self.stronger}"] if attempts > 2 else []
         return "\n".join([*lines, f'The solution: exercise.solution("{self.name}")'])
 
 
