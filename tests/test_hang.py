@@ -275,9 +275,13 @@ def test_hang_of_a_live_run_is_asked_from_outside_and_read_after_its_end(tmp_pat
     """One rank sleeps, and is then killed."""
     script, folder, seen = faults.in_rank_1("ddp", faults.HANGS["line"]), tmp_path / "run", []
 
+    def ask():
+        """For a moment either rank may be the one that has not entered an all-reduce yet."""
+        found = hang.read(folder)
+        return found.ranks == (1,) and found.sentence == hang.read(folder).sentence and found
+
     def look():
-        # for a moment rank 0 may be the one that has not entered an all-reduce yet
-        seen.append(until(lambda: (found := hang.read(folder)).ranks == (1,) and found))
+        seen.append(until(ask))
         command = [sys.executable, "-m", "bootcamp.launcher.hang", str(folder)]
         seen.append(subprocess.run(command, capture_output=True, text=True).stdout)
         os.kill(faults.pids_of_ranks(folder)[1], 9)

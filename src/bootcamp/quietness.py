@@ -58,7 +58,6 @@ class Quietness:
 
     @property
     def words(self) -> str:
-        """A clause on the machine."""
         return "a quiet machine" if self.is_quiet else f"a busy machine ({self._numbers})"
 
     @property

@@ -97,18 +97,8 @@ class BackgroundRun(contextlib.AbstractContextManager):
     other arguments are launch's, and the script's flags.
     """
 
-    def __init__(
-        self,
-        script: str | Path,
-        ranks: int,
-        *,
-        hosts: int,
-        start: str = "torchrun",
-        absent: tuple[int, ...] = (),
-        quiet: bool = False,
-        options: launch.Options = launch.Options(),  # noqa: B008 (frozen)
-        **flags,
-    ):
+    def __init__(self, script, ranks, *, hosts, start="torchrun", absent=(), quiet=False, **flags):
+        options = flags.pop("options", launch.Options())
         how = {"start": start, "hosts": hosts, "quiet": quiet, "options": options, "flags": flags}
         request, show = launch.Call(script, ranks, **how).prepare()
         request.absent = list(absent)

@@ -79,17 +79,8 @@ class Cluster(contextlib.AbstractContextManager):
             self.stop()
             raise
 
-    def run(
-        self,
-        command: str | list[str],
-        *,
-        on: str = "host0",
-        seconds: float = 120,
-        env: dict[str, str] | None = None,
-        raises: bool = True,
-        as_root: bool = False,
-    ) -> subprocess.CompletedProcess:
-        """Run a command on a host and wait until it ends; `stdout` of the result has errors too.
+    def run(self, command, *, on="host0", seconds=120, env=None, raises=True, as_root=False):
+        """Run a command on a host to its end; `stdout` of its CompletedProcess has errors too.
 
         command: as typed into a terminal; words are quoted for it. env: added to this process's.
         raises: whether an exit code other than 0 does. as_root: as the host's root, to mount say.

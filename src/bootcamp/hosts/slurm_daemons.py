@@ -122,15 +122,10 @@ def write_configuration(hosts: int, cpus: int, gpus: int, user: int) -> None:
     names = list(map(simulated_hosts.name, range(hosts)))
     for daemon in ("slurmctld", *(f"slurmd-{name}" for name in names)):
         (SPOOL / daemon).mkdir()
-    text = SLURM_CONF.format(
-        controller=names[0],
-        controller_address=simulated_hosts.address(0),
-        user=user,
-        first_job=1_000_000 + int(time.time()) % 9_000_000,  # records of two clusters in one folder
-        hosts=",".join(names),
-        cpus=cpus,
-        gpus=gpus,
-    )
+    head = {"controller": names[0], "controller_address": simulated_hosts.address(0)}
+    # another number for each cluster: their records are in one folder
+    head |= {"user": user, "first_job": 1_000_000 + int(time.time()) % 9_000_000}
+    text = SLURM_CONF.format(hosts=",".join(names), cpus=cpus, gpus=gpus, **head)
     (CONFIGURATION / "slurm.conf").write_text(text)
     devices = [f"Name=gpu File={GPUS}/nvidia{gpu}\n" for gpu in range(gpus)]
     (CONFIGURATION / "gres.conf").write_text("".join(devices))

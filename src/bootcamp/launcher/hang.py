@@ -28,13 +28,10 @@ ANSWER_SECONDS = 3.0  # 2000 collectives take a fifth of a second, on a core tha
 BUSY_SHARE = 0.05  # of a core, between two looks; threads that wait for others use a hundredth
 START_SECONDS = 180  # that a foreign launcher may take to start its ranks
 FIRST_SECONDS = 20  # that ranks may take to give their first beat, on a crowded machine
-# innermost frames in which a rank waits for a collective; the second, if it has one open
+# innermost frames in which a rank waits for a collective; the second, if it has one open: on a GPU
+# record.py waits in loss.item()
 COLLECTIVE_FRAMES = ("distributed_c10d.py", "torch/distributed/", "horovod/torch/mpi_ops.py")
-WAITING_FRAMES = (
-    "torch/autograd/graph.py",
-    "torch/nn/parallel/distributed.py",
-    "bootcamp/train/record.py",  # loss.item() on a GPU
-)
+WAITING_FRAMES = ("torch/autograd/graph.py", "torch/nn/parallel/distributed.py", "train/record.py")
 NO_ANSWER = "  (no answer: not in Python, or not started yet)"
 
 

@@ -259,13 +259,10 @@ class Call:
         found: dict = {"standalone": True, "nproc_per_node": self.ranks}
         if self.hosts > 1:
             elastic = self.fewest_hosts < self.hosts
-            found = {
-                "nnodes": f"{self.fewest_hosts}:{self.hosts}" if elastic else self.hosts,
-                "nproc_per_node": self.ranks // self.hosts,
-                "rdzv_id": self.name,
-                "rdzv_backend": "c10d",
-                "rdzv_endpoint": f"{simulated_hosts.name(0)}:{RENDEZVOUS_PORT}",
-            }
+            nodes = f"{self.fewest_hosts}:{self.hosts}" if elastic else self.hosts
+            found = {"nnodes": nodes, "nproc_per_node": self.ranks // self.hosts}
+            found |= {"rdzv_id": self.name, "rdzv_backend": "c10d"}
+            found["rdzv_endpoint"] = f"{simulated_hosts.name(0)}:{RENDEZVOUS_PORT}"
         found["max_restarts"] = self.options.max_restarts or None
         given = self.options.torchrun or {}
         found |= {name: value for name, value in given.items() if isinstance(name, str)}
@@ -328,11 +325,8 @@ def make_ranks(
 
 def mark(folder: Path) -> dict[str, str]:
     """Return the variables by which every process of a run is recognised."""
-    return {
-        "BOOTCAMP_RUN": str(folder),
-        "BOOTCAMP_KERNEL": str(os.getpid()),
-        "BOOTCAMP_SUPERVISOR": str(connect().process.pid),
-    }
+    own = {"BOOTCAMP_RUN": str(folder), "BOOTCAMP_KERNEL": str(os.getpid())}
+    return own | {"BOOTCAMP_SUPERVISOR": str(connect().process.pid)}
 
 
 def new_folder(name: str, given: Path | str | None = None) -> Path:

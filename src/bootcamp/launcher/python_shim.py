@@ -33,12 +33,9 @@ def main(ends_with_parent: bool = True) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in signal.valid_signals() - NOT_PASSED_ON:
         signal.signal(number, lambda number, _: server.send(bytes([number])))
-    request = {
-        "argv": [name, *arguments] if name == "torchrun" else arguments,
-        "env": dict(os.environ),
-        "folder": os.getcwd(),
-        "cores": sorted(os.sched_getaffinity(0)),
-    }
+    request = {"env": dict(os.environ), "folder": os.getcwd()}
+    request["argv"] = [name, *arguments] if name == "torchrun" else arguments
+    request["cores"] = sorted(os.sched_getaffinity(0))
     socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
     if not server.recv(1000).isdigit():  # it could not load torch, or fork
         start_cold(name)

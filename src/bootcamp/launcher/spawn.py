@@ -92,13 +92,7 @@ class ForkServer:
         tell({"ready": True, "gpus": None})
 
     async def fork(
-        self,
-        kind: str,
-        command: Command,
-        output: Path,
-        host: dict | None,
-        listening: socket.socket | None = None,
-        framework: str | None = None,
+        self, kind: str, command: Command, output: Path, host: dict | None, listening, framework
     ) -> "WarmProcess | asyncio.subprocess.Process":
         """Fork a process; tries anew if the server dies meanwhile. Where there is none, it is cold.
 

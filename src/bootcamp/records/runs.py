@@ -108,10 +108,7 @@ class Run(Measurement):
 
     def timeline(self, rank: int = 0) -> dict:
         """Read when one rank computed, waited and sent in the traced step; see `timelines`."""
-        found = self.timelines()
-        if rank not in found:
-            raise FileNotFoundError(f"{self.folder.name}: rank {rank} left no trace")
-        return found[rank]
+        return self.timelines()[rank]
 
     def timelines(self) -> dict[int, dict]:
         """Read each rank's timeline (trace.read_timeline). Raises FileNotFoundError without any."""

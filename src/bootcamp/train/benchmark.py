@@ -86,15 +86,9 @@ def measure(device: str, dtype: str, size: str, batch: int) -> dict:
                 "fits_in_cache": cache is not None and operation.bytes <= cache,
             }
             measured.append(row)
-    return {
-        "model": "gpt",
-        "size": size,
-        "global_batch": batch,
-        "peak_flops_per_second": max(peaks),
-        "bandwidth_bytes_per_second": max(bandwidths),
-        "cache_bytes": cache,
-        "operations": measured,
-    }
+    model = {"model": "gpt", "size": size, "global_batch": batch, "operations": measured}
+    roof = {"peak_flops_per_second": max(peaks), "bandwidth_bytes_per_second": max(bandwidths)}
+    return model | roof | {"cache_bytes": cache}
 
 
 class Operation(NamedTuple):
@@ -163,14 +157,9 @@ def main() -> None:
     flags.add_argument("--batch", type=int, default=8)
     flags.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     args = flags.parse_args()
-    found = {
-        "device": args.device,
-        "dtype": args.dtype,
-        "cores_per_rank": args.cores,
-        "processes": 1,
-        "machine": machine.describe(),  # before this process keeps to its cores
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
+    found = {"device": args.device, "dtype": args.dtype, "cores_per_rank": args.cores}
+    found["versions"] = {"python": platform.python_version(), "torch": torch.__version__}
+    found |= {"processes": 1, "machine": machine.describe()}  # before it keeps to its cores
     config.use_cores(args.device, args.cores)
     if args.size:
         found |= measure(args.device, args.dtype, args.size, args.batch)

@@ -88,16 +88,10 @@ def parse(
     args = parser.parse_args()
     _check_values(args)
     chosen, backend = _resolve_devices(args.device, devices_per_rank, mixed_devices)
-    context = RunContext(
-        args=args,
-        devices=chosen,
-        backend=backend,
-        timeout=datetime.timedelta(seconds=args.timeout),
-        run_dir=find_folder(args.run_dir),
-        axes=mesh,
-        mesh=_size_axes(getattr(args, "mesh", None), mesh),
-        own_flags=[flag.strip("-").replace("-", "_") for flag in own_flags],
-    )
+    run_dir, sizes = find_folder(args.run_dir), _size_axes(getattr(args, "mesh", None), mesh)
+    names = [flag.strip("-").replace("-", "_") for flag in own_flags]
+    timeout = datetime.timedelta(seconds=args.timeout)
+    context = RunContext(args, chosen, backend, run_dir, sizes, names, axes=mesh, timeout=timeout)
     _check_batch(context)
     start(context)
     torch.manual_seed(args.seed)
@@ -143,11 +137,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=Path(sys.argv[0]).name,
-        description=sys.modules["__main__"].__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about, form = sys.modules["__main__"].__doc__, argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog=Path(sys.argv[0]).name, description=about, formatter_class=form)
     add = parser.add_argument
     add("--model", default="gpt", choices=models.NAMES)
     add("--size", default="tiny", help="the dial for size: tiny, small, medium, large, xl")

@@ -4,12 +4,8 @@ import os
 
 import torch.distributed as dist
 
-MARKS_OF_LAUNCHERS = {
-    "TORCHELASTIC_RUN_ID": "torchrun",
-    "HOROVOD_RANK": "horovodrun",
-    "OMPI_COMM_WORLD_RANK": "mpirun",
-    "BOOTCAMP_RUN": "bootcamp.launch",
-}
+MARKS_OF_LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "HOROVOD_RANK": "horovodrun"}
+MARKS_OF_LAUNCHERS |= {"OMPI_COMM_WORLD_RANK": "mpirun", "BOOTCAMP_RUN": "bootcamp.launch"}
 
 
 def _read_number(*names: str, default):

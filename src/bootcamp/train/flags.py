@@ -27,10 +27,7 @@ def parse_group_size(text: str) -> int:
 
 
 SHARDING = {
-    "--keep-gathered": {
-        "action": "store_true",
-        "help": "keep a block's parameters from its forward to its backward pass: less traffic",
-    },
+    "--keep-gathered": {"action": "store_true", "help": "keep parameters till the backward pass"},
 }
 HYBRID_SHARDING = SHARDING | {
     "--shard": {
@@ -39,19 +36,13 @@ HYBRID_SHARDING = SHARDING | {
         "help": "ranks that share one copy of the model (default: those of a host)",
     },
 }
+FLOATS = {"choices": ("float32", "bfloat16")}
 SHARDING_IN_PRACTICE = {
-    "--gather-dtype": {
-        "choices": ("float32", "bfloat16"),
-        "help": "of gathered parameters and of arithmetic (default: that of the shards, --dtype)",
-    },
-    "--reduce-dtype": {
-        "choices": ("float32", "bfloat16"),
-        "help": "of gradients while they are summed over the ranks (default: --dtype)",
-    },
+    "--gather-dtype": FLOATS | {"help": "of gathered parameters, of arithmetic (default: --dtype)"},
+    "--reduce-dtype": FLOATS | {"help": "of gradients summed over ranks (default: --dtype)"},
     "--reshard": {
         "type": parse_group_size,
-        "help": "neighbours that keep the parameters together from forward to backward pass "
-        "(default: all ranks)",
+        "help": "neighbours that keep parameters together until the backward pass (default: all)",
     },
     "--micro-batches": {"type": int, "default": 2, "help": "parts of a rank's samples"},
     "--clip": {"type": float, "default": 0.5, "help": "longest gradient of the model"},
@@ -65,10 +56,7 @@ ZERO_STAGE = {
     },
 }
 SEQUENCE_PARALLEL = {
-    "--sequence-parallel": {
-        "action": "store_true",
-        "help": "between the blocks, each rank keeps a part of the text",
-    }
+    "--sequence-parallel": {"action": "store_true", "help": "split the text between the blocks"}
 }
 
 

@@ -160,11 +160,8 @@ def run_cell(shell, code: str) -> dict:
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.signal(signal.SIGINT, signal.SIG_IGN)
     values = [f"{output.data.get('text/plain', '')}\n" for output in captured.outputs]
-    return {
-        "text": captured.stdout + "".join(values),
-        "error": describe(error, shell.trace) if error else None,
-        "calls": count_calls(),
-    }
+    text, error = captured.stdout + "".join(values), error and describe(error, shell.trace)
+    return {"text": text, "error": error, "calls": count_calls()}
 
 
 def describe(error: BaseException, lines: list[str]) -> dict:

@@ -151,24 +151,12 @@ class Run(record.Run):
     ):
         is_count = isinstance(loader, int)
         samples = Samples(loader) if is_count else watch_loader(loader, world, batches)
-        flags = {
-            "model": "own",
-            "optimizer": type(optimizer).__name__.lower(),
-            "steps": steps,
-            "cores_per_rank": 1,
-            "global_batch": samples.batch_size * world,
-            "trace_step": None,
-            "resume": None,
-        }
+        flags = {"model": "own", "optimizer": type(optimizer).__name__.lower(), "steps": steps}
+        flags |= {"global_batch": samples.batch_size * world, "cores_per_rank": 1}
+        flags |= dict.fromkeys(("trace_step", "resume"))
         args, device = argparse.Namespace(**flags | settings), str(next(model.parameters()).device)
-        context = config.RunContext(
-            args,
-            [device],
-            environment.backend(),
-            run_dir,
-            mesh=(world,),
-            own_flags=sorted(settings),
-        )
+        backend = environment.backend()
+        context = config.RunContext(args, [device], backend, run_dir, (world,), sorted(settings))
         config.start(context)
         super().__init__(context, model, optimizer, samples, world)
         self._noted = defaultdict(list)

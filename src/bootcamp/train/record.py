@@ -79,12 +79,9 @@ class Run:
         if self._step == self.args.trace_step:
             self._trace.close()
             self._profiler = None
-        row = {
-            "step": self._step,
-            "attempt": environment.attempt(),
-            "samples": self.args.global_batch,
-            "tokens": self.args.global_batch * models.tokens_per_sample(self.args),
-        }
+        samples = self.args.global_batch
+        row = {"step": self._step, "attempt": environment.attempt(), "samples": samples}
+        row["tokens"] = samples * models.tokens_per_sample(self.args)
         self._log.step_ended(row, seconds)
         self.sample_ids.append(self.batches.sample_ids)
         self.sample_checksums.append(getattr(self.batches, "sample_checksums", []))
