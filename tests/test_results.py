@@ -52,12 +52,10 @@ def files(monkeypatch, tmp_path) -> list[Path]:
 def test_results_have_what_a_learner_has_done(files):
     assert [path.name for path in files] == ["ada.json", "ben.json", "Cleo-D-.json"]
     ben = json.loads(files[1].read_text())
-    assert [lesson["lesson"] for lesson in ben["lessons"] if results.count_solved(lesson)] == [
-        "04_ddp"
-    ]
-    assert [(one["answer"], one["factor"], one["right"]) for one in ben["predictions"]] == [
-        (8.0, 4.0, False)
-    ]
+    solved = [lesson["lesson"] for lesson in ben["lessons"] if results.count_solved(lesson)]
+    assert solved == ["04_ddp"]
+    (asked,) = ben["predictions"]
+    assert (asked["answer"], asked["factor"], asked["right"]) == (8.0, 4.0, False)
     assert ben["claims"]["bytes"]["verdict"] == claims.SUPPORTED
 
 
@@ -68,12 +66,11 @@ def test_class_is_summed_up_with_those_who_need_help_first(files):
     assert table.column("exercises solved") == [0, 1, 3]
     assert table.column("typically off by a factor of") == [4.0, 4.0, 1.0]
     assert table.column("claims contradicted") == [1, 0, 0]
-    assert [(row["lesson"], row["learners"]) for row in results.table_lessons(learners)] == [
-        ("00_start_here", 1),
-        ("04_ddp", 2),
-    ]
-    assert "samples_of_rank (1)" in results.table_lessons(learners)[1]["not solved (by how many)"]
-    assert results.table_lessons(learners).column("minutes (median)") == [None, 2.0]
+    table = results.table_lessons(learners)
+    assert table.column("lesson") == ["00_start_here", "04_ddp"]
+    assert table.column("learners") == [1, 2]
+    assert table.column("minutes (median)") == [None, 2.0]
+    assert "samples_of_rank (1)" in table[1]["not solved (by how many)"]
     (asked,) = results.table_predictions(learners)
     assert (asked["answers"], asked["right"]) == (3, 1)
     assert (asked["said"], asked["measured"]) == ("0.500 to 8.000 MB", "2.000 MB")
