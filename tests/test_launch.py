@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 from functools import partial
 
 import psutil
@@ -274,6 +275,17 @@ def test_orphans_lists_and_ends_orphans_only():
         orphans.orphans(end=[os.getpid()])
     after = orphans.orphans(end=mine)
     assert mine[0] not in [row.get("process") for row in after.rows]
+
+
+def test_orphans_list_who_holds_gpu_memory(monkeypatch):
+    said = f"{os.getpid()}, 512 MiB\n4711, [N/A]\n"
+    answer = types.SimpleNamespace(stdout=said)
+    monkeypatch.setattr(orphans.subprocess, "run", lambda *_, **__: answer)
+    monkeypatch.setattr(machine, "gpu_names", lambda: ("NVIDIA H100",))
+    assert orphans.list_gpu_holders() == [(os.getpid(), 512 << 20), (4711, None)]
+    monkeypatch.setattr(orphans, "_find_orphans", list)
+    row, _ = orphans.orphans().rows
+    assert (row["process"], row["why"]) == (os.getpid(), "holds GPU memory")
 
 
 def test_cores_are_limited_by_the_quota_of_a_cgroup(monkeypatch):

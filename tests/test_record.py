@@ -168,6 +168,16 @@ def test_runs_are_found_and_tabled(ddp):
         runs.load(ddp.folder.parent / "nothing")
 
 
+@pytest.mark.parametrize(("world", "hosts", "shared"), [(1, 1, False), (2, 1, True), (2, 2, False)])
+def test_run_of_ranks_that_share_a_gpu_is_marked(world, hosts, shared):
+    run = runs.Run("shared")
+    run.config = {"device": "cuda:0", "processes": world, "hosts": hosts, "strategy": "ddp"}
+    run.config["machine"] = {"gpus": ["NVIDIA H100"], "cores": 16}
+    run.summary = {"status": "ok"}
+    assert run.oversubscribed == shared
+    assert ("more ranks than GPUs" in run.label) == shared
+
+
 def test_run_of_more_ranks_than_cores_or_of_another_machine_is_marked(make_run):
     crowded, elsewhere = make_run("ddp", 2, cores=1), make_run("ddp", 2, cpu="Other Processor")
     assert crowded.oversubscribed
