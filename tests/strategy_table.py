@@ -379,6 +379,7 @@ RELAYS = {
         Case("fsdp_in_practice", 2, {"clip": 1e9}),
         Case("zero", 4, {"stage": 1}),
         Case("zero1", 2),
+        Case("fsdp", 1),
         Case("cpu"),
     ),
     "shards, momentum": (
