@@ -112,7 +112,7 @@ MISTAKES = """
 == to_the_gpu: Two tensors met, one there and one still on the CPU
 - model = models.build(args).to(device)
 + model = models.build(args)
-== to_the_gpu: allows the CPU only
+== to_the_gpu: allows CPUs only
 - args, context = config.parse()
 + args, context = config.parse(devices=("cpu",))
 == to_the_gpu: a part of the batch was not moved
@@ -163,10 +163,10 @@ MISTAKES = """
 == ranks_of_two_devices: leave device_ids at None
 - model = DistributedDataParallel(model, device_ids=None)
 + model = DistributedDataParallel(model, device_ids=[rank])
-== pipeline: it has to pass target=targets
+== pipeline: has to pass target=targets
 - if last_here:
 + if first_here:
-== pipeline: has to pass the inputs
+== pipeline: must be passed
 - stage_inputs = (inputs,) if first_here else ()
 + stage_inputs = ()
 == split_the_blocks: split by rows.
@@ -211,7 +211,7 @@ MISTAKES = """
 == experts_over_ranks: change places
 - return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)
 + return all_to_all(results, experts.received, experts.sent, dist.group.WORLD)
-== two_axes: rows times columns is the world size
+== two_axes: Rows times columns is the world size
 - shape = (world // args.shard, args.shard)
 + shape = (world, args.shard)
 == two_axes: with --shard 1 a rank holds 25% of the parameters, not 100%
