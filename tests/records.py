@@ -9,8 +9,9 @@ from pathlib import Path
 
 from bootcamp import machine
 from bootcamp.costs import alpha_beta
-from bootcamp.experiments import allreduce_sweep, roofline
+from bootcamp.experiments import roofline
 from bootcamp.records.runs import Run
+from bootcamp_lessons import allreduce_sweep
 
 MB = 1_000_000
 BYTES = {

@@ -6,7 +6,7 @@ from records import HELD_OUT, SIZES, make_sweep_rows, write_sweep
 
 from bootcamp import machine, paths
 from bootcamp.costs import alpha_beta
-from bootcamp.experiments import allreduce_sweep
+from bootcamp_lessons import allreduce_sweep
 
 
 @pytest.fixture

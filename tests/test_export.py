@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+import consolidate
 import numpy
 import pytest
 import torch
@@ -18,7 +19,7 @@ from bootcamp import machine
 from bootcamp.costs import model_shapes
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
-from bootcamp.serving import artifacts, consolidate
+from bootcamp.serving import artifacts
 from bootcamp.serving.artifacts import ModelInfo
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
 from bootcamp.train.process_end import ConfigError

@@ -546,7 +546,7 @@ plots.show(diagrams.ring_and_tree())
 # beyond some size the rate is different.
 
 # %%
-from bootcamp.experiments import allreduce_sweep
+from bootcamp_lessons import allreduce_sweep
 
 sweep = allreduce_sweep.load(RANKS, DEVICE)
 fitted = sweep.fit()

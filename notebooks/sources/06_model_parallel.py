@@ -87,13 +87,17 @@ plots.show(diagrams.three_cuts())
 #
 # Large trainings combine several of these. Each divides a different thing. Most names are new: the
 # last column names the lesson that explains them.
-
-# %% tags=["nbval-check-output"]
-from bootcamp_lessons import axes_table
-
-Table(axes_table.MAP, "Ways to divide a training")
-
-# %% [markdown]
+#
+# | Axis | divides | a device sends in a step | link | lesson |
+# |---|---|---|---|---|
+# | data: DDP | the batch | its gradients, about twice | slow, if the backward pass hides it | 04 |
+# | ZeRO, FSDP, HSDP | batch, state | parameters twice, gradients once | fast, or many tokens | 07 |
+# | pipeline | the layers | activations and their gradients, to neighbours | may be slow | 06b |
+# | tensor | each matrix | activations, several times in each block | the fastest: NVLink | 06c |
+# | sequence, with tensor | activations between matrices | as much as tensor alone | NVLink | 06c |
+# | context | the tokens of each sample | keys and values, in each attention | fast | 06c |
+# | expert | experts of a mixture layer | tokens to experts and back, in each layer | fast | 08b |
+#
 # ## Predict
 #
 # The model is cut in the middle, over two devices of the same kind. The batch stays the same.

@@ -543,13 +543,24 @@ print(exercise.check("requests_that_fit", requests_that_fit))
 
 # %% [markdown]
 # ## When to use it and when not
-
-# %%
-from bootcamp_lessons import server_comparison
-
-Table(server_comparison.ROWS, f"Which server for what, as of {server_comparison.AS_OF}")
-
-# %% [markdown]
+#
+# Which server for what, as of November 2026, by each project's own documentation and releases:
+#
+# - **Your own, as here**: one model, full control, learning. Missing: all that you do not write.
+# - **Triton**: many models and formats on GPUs; batching, versions, metrics. Missing: checks of
+# requests, repair of dead instances; most examples for its PyTorch backend load TorchScript, which
+# torch has deprecated.
+# - **vLLM, SGLang, TensorRT-LLM**: language models, with continuous batching and a KV cache in
+#   pages. Missing: other kinds of models.
+# - **ONNX Runtime, OpenVINO**: CPUs, GPUs and small devices, as a library in your program. Missing:
+#   queue and instances, unless OpenVINO Model Server is around it.
+# - **LitServe, BentoML, Ray Serve**: Python around a model; batches and replicas are there.
+#   Missing: the speed of a front end in C++.
+# - **KServe**: any of these on Kubernetes: routing, scaling, canaries. Missing: a way without it.
+# - **TorchServe**: nothing new, for it was archived in August 2025.
+#
+# Apart from that:
+#
 # - **Export** when the server must not depend on your code, or (ONNX) not on torch. Otherwise the
 #   eager model with `torch.compile` is the simpler choice.
 # - **Batches** where one request leaves the device idle. They do nothing for requests that fill it.

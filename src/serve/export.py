@@ -18,11 +18,12 @@ import time
 import warnings
 from pathlib import Path
 
+import consolidate
 import torch
 
 from bootcamp import machine, units
 from bootcamp.files import write_whole
-from bootcamp.serving import artifacts, consolidate, protocol
+from bootcamp.serving import artifacts, protocol
 from bootcamp.train.models import NextByte
 from bootcamp.train.process_end import ConfigError, refuse
 
