@@ -192,7 +192,7 @@ MISTAKES = [
     ("clipped_by_shard", BOTH, "One factor for all shards"),
     ("clipped_by_shard", holding(1.0), "fully_shard has to stay"),
     ("clipped_by_shard", {"(0.5 / norm).clamp(max=1.0)": "1.0"}, "Clipping itself has to stay"),
-    ("summed", BOTH, "Divide once"),
+    ("summed", BOTH, "too large by their number"),
     ("summed", shifting("gradients", 0, 1), "Correct the gradient"),
     ("summed", SHIFTED, "The all-reduce must stay"),
     ("sometimes_unused", BOTH, "as one device trains them"),
@@ -218,7 +218,7 @@ MISTAKES = [
     (
         "net_of_gpus",
         setting("gpus", [0, 1], [0, 1], [4, 5], [0, 1]),
-        "counts the ranks of one host",
+        "Which number counts a host's ranks?",
     ),
     ("net_of_gpus", setting("gpus", [0, 0], [0, 0], [1, 1], [2, 2]), "The cut has to stay"),
     ("net_of_gpus", SHIFTED, "DistributedDataParallel has to stay"),

@@ -283,7 +283,8 @@ def test_table_has_what_to_do_below_a_row_and_a_verdict_at_the_end(capsys, monke
     hosts = next(i for i, line in enumerate(said) if "simulated hosts" in line)
     assert said[hosts].startswith("limits ")
     assert said[hosts + 1].startswith(" ")
-    assert said[-1].startswith("Ready, with limits: simulated hosts")
+    assert said[-1].startswith("Ready, with limits: ")
+    assert "simulated hosts" in said[-1]
     monkeypatch.setattr(sys, "argv", ["preflight.py", "--only", ""])
     with pytest.raises(SystemExit, match="2"):
         preflight.main()

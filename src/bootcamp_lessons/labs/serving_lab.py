@@ -277,8 +277,9 @@ def _load_and_act(server, asked: Asked, requests: int, act: Callable[[], None]) 
 
 def kill_worker(server, asked: Asked, requests: int) -> Load:
     """Kill one of the instances' processes."""
-    kill = partial(os.kill, server.workers()[0], signal.SIGKILL)
-    return _load_and_act(server, asked, requests, kill)
+    return _load_and_act(
+        server, asked, requests, lambda: os.kill(server.workers()[0], signal.SIGKILL)
+    )
 
 
 def switch_version(server, asked: Asked, requests: int) -> Load:
