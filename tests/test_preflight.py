@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from bootcamp import machine
+from bootcamp.launcher import process_tree
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "tools" / "preflight.py"
@@ -159,7 +160,8 @@ def test_launch_that_fails_hangs_or_is_interrupted_leaves_nothing(
     with contextlib.suppress(KeyboardInterrupt):
         row = preflight.ranks_talk()
         assert (row["verdict"], row["found"]) == (verdict, found)
-    left = [each for each in psutil.Process().children() if "measures.py" in str(each.cmdline())]
+    commands = [process_tree.read_command(each.pid) for each in psutil.Process().children()]
+    left = [command for command in commands if "measures.py" in command]
     assert (left, sorted(path.name for path in tmp_path.iterdir())) == (
         [],
         ["began", "measures.py"],
