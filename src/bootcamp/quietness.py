@@ -1,8 +1,7 @@
 """Whether other programs disturb measurements: `quietness.measure()` -> Quietness.
 
-On a quiet machine a process has its core to itself, and repeats take equal times. How much a second
-core adds is another question: cores of a virtual machine may be the halves of one. A notebook
-measures both before its first run (warm_up), and figures name the first at their foot.
+On a quiet machine a process has its core to itself and repeats take equal times; what a second core
+adds is another question. Measured before a notebook's first run, and named at figures' feet.
 """
 
 import contextlib

@@ -41,6 +41,7 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 RENDEZVOUS_PORT = 29400  # torchrun's own; on a host of our own it is free
 HANG_SECONDS = 60.0
 BUSY_PATIENCE = 10  # CPU ranks that compute may be slow rather than stuck
+PLAIN = {"PYTHON_COLORS": "0"}  # kernels set FORCE_COLOR, and tracebacks in files would have it
 # torchrun's own timeouts, for a host that is silent (15 s) and for late ones (30 s), and a start
 MEET_AGAIN_SECONDS = 60
 SHARED = "BOOTCAMP_SHARE_GPUS"  # "1": ranks beyond the GPUs share them and talk over gloo
@@ -314,7 +315,7 @@ def make_ranks(
     meet = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": LOOPBACK}
     if hosts > 1:  # as a launcher on each host would set it
         meet = {"MASTER_ADDR": simulated_hosts.name(0), "BOOTCAMP_LINK": link or "open"}
-    meet |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(each)}
+    meet |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(each), **PLAIN}
     shared = {**os.environ, **meet, **env, **mark(folder), "BOOTCAMP_COMMAND": command}
     found = []
     for rank in range(ranks):
@@ -355,7 +356,7 @@ def run_command(command: list[str], seconds: float = 120.0, env: dict | None = N
     if command[0] == "python":
         command = [sys.executable, *command[1:]]
     folder = new_folder("command")
-    environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1", **mark(folder)}
+    environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1", **PLAIN, **mark(folder)}
     request = RunRequest(str(folder), "command", agents=[Command(command, environment)])
     request.hang_seconds = request.busy_seconds = seconds
     return follow(request, progress.Silent(), raises=True).output("launcher")
