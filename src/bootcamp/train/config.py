@@ -189,9 +189,11 @@ def _check_batch(context: RunContext) -> None:
     if args.global_batch % shares:
         below = args.global_batch - args.global_batch % shares
         nearest = f"{below} or {below + shares}" if below else f"{shares}"
-        over = f"{shares} {'ranks' if shares == environment.world_size() else 'models'}"
-        advice = f"Give a multiple of {shares}, such as {nearest}."
-        refuse(f"--global-batch {args.global_batch} does not divide over {over}. {advice}")
+        every = (
+            "ranks: every rank" if shares == environment.world_size() else "models: each of them"
+        )
+        why = f"needs the same number of samples. Give a multiple of {shares}, such as {nearest}."
+        refuse(f"--global-batch {args.global_batch} does not divide over {shares} {every} {why}")
 
 
 def _size_axes(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:
