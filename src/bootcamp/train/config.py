@@ -189,9 +189,7 @@ def _check_batch(context: RunContext) -> None:
     if args.global_batch % shares:
         below = args.global_batch - args.global_batch % shares
         nearest = f"{below} or {below + shares}" if below else f"{shares}"
-        every = (
-            "ranks: every rank" if shares == environment.world_size() else "models: each of them"
-        )
+        every = "ranks: every rank" if shares == environment.world_size() else "models: each"
         why = f"needs the same number of samples. Give a multiple of {shares}, such as {nearest}."
         refuse(f"--global-batch {args.global_batch} does not divide over {shares} {every} {why}")
 
