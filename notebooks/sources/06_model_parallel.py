@@ -91,7 +91,7 @@ plots.show(diagrams.three_cuts())
 # | Axis | divides | a device sends in a step | link | lesson |
 # |---|---|---|---|---|
 # | data: DDP | the batch | its gradients, about twice | slow, if the backward pass hides it | 04 |
-# | ZeRO, FSDP, HSDP | batch, state | parameters twice, gradients once | fast, or many tokens | 07 |
+# | ZeRO, FSDP, HSDP | batch, state | parameters twice, gradients | fast, or many tokens | 07, 08 |
 # | pipeline | the layers | activations and their gradients, to neighbours | may be slow | 06b |
 # | tensor | each matrix | activations, several times in each block | the fastest: NVLink | 06c |
 # | sequence, with tensor | activations between matrices | as much as tensor alone | NVLink | 06c |
