@@ -59,7 +59,7 @@ def _check_place(path: Path, is_folder: bool) -> None:
     """Refuse a place that can't be written to now, rather than after hours of training."""
     if path.exists() and path.is_dir() != is_folder:
         found, expected = ("a file", "a folder") if is_folder else ("a folder", "a file")
-        refuse(f"--save {path}: this is {found}, and this script saves into {expected}.")
+        refuse(f"--save {path}: this is {found}, and this script saves into {expected}: name one.")
     if is_folder and environment.rank() == 0:
         sharded_checkpoint.clear_unfinished(path)
 
@@ -102,18 +102,18 @@ def _read(args, place: Path, model) -> dict:
         raise
     except OSError as error:
         raise ConfigError(f"it can't be read by every rank: {error.strerror or error}.") from None
-    except Exception as error:  # torch raises many kinds
-        kind = type(error).__name__
-        why = f"no checkpoint of this course ({kind}). Give what --save has written."
+    except Exception as e:  # torch raises many kinds
+        why = f"no checkpoint of this course ({type(e).__name__}). Give what --save has written."
         raise ConfigError(why) from None
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise ConfigError("no checkpoint of this version of the course. Give one of its --save.")
     for name in SETTINGS:
-        was, now = saved["settings"].get(name), getattr(args, name)
+        was, now, key = saved["settings"].get(name), getattr(args, name), name.replace("_", "-")
         if was != now:
-            raise ConfigError(f"saved with --{name.replace('_', '-')} {was}, this run has {now}.")
+            raise ConfigError(f"saved with --{key} {was}, this run has {now}. Give --{key} {was}.")
     if (done := saved["steps_done"]) >= args.steps:
-        raise ConfigError(f"saved after {done} steps, and this run ends after {args.steps}.")
+        why = f"saved after {done} steps, and this run ends after {args.steps}"
+        raise ConfigError(f"{why}. Give more --steps.")
     return saved
 
 
