@@ -10,7 +10,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 COMPLETE := $(VENV)/.complete
 # what a reader types reaches a command by its environment, so that no shell reads it as code
-export LESSON RECORDS TORCH_INDEX PREDICT_FIRST AGENDA BEGINS NAME FILES GROUPS
+export LESSON RECORDS TORCH_INDEX PREDICT_FIRST AGENDA BEGINS NAME FILES GROUPS TIMES
 
 .PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy gpu-record proofs course notebooks readme slides \
   kit results class site preflight reset catch-up clean
@@ -93,8 +93,12 @@ cluster:  ## install Slurm for the simulated cluster (root on Debian), or say ho
 triton:  ## install Triton Inference Server into .venv-triton (Linux, x86_64), or say why not
 	@$(PYTHON) tools/triton_server.py
 
-drills: $(COMPLETE)  ## faults in numbers: the tests of faults, again and again
-	$(PY) tools/drills.py $(ARGS)
+FAULTS := faults hang live several_hosts host_drills slurm_jobs serving browser
+
+drills: $(COMPLETE)  ## the tests of faults, ten times (or TIMES=2) on an idle machine
+	@for n in $$(seq "$${TIMES:-10}"); do echo "== $$n"; \
+	  BOOTCAMP_DRILLS=1 $(PY) -m pytest --durations=9 $(FAULTS:%=tests/test_%.py) || code=$$?; \
+	  [ $${code:-0} -le 1 ] || break; done; exit $${code:-0}
 
 bugs: $(COMPLETE)  ## plants bugs in copies, one after another, and says which test finds each
 	$(PY) tools/planted_bugs.py

@@ -85,7 +85,6 @@ REFUSED = {  # a command with arguments that it does not know, and what it says
     ("planted_bugs.py", "--wrong"): "unrecognized arguments: --wrong",
     ("bench.py", "--launches", "0"): "or more",
     ("bench.py", "--steps", "6"): "or more",
-    ("drills.py", "--times", "0"): "or more",
 }
 
 

@@ -8,7 +8,6 @@ import json
 import time
 
 import accuracy
-import published_fit
 import pytest
 
 from bootcamp.costs import (
@@ -107,7 +106,7 @@ def test_seconds_are_the_published_ones_by_the_stored_fit():
 
 def test_stored_fit_is_in_its_range_has_four_rows_a_constant_and_is_recorded():
     recorded = json.loads((REFERENCE / "accuracy.json").read_text())
-    assert len(recorded["rows"]) == sum(len(published.table(t)) for t in published_fit.TABLES)
+    assert len(recorded["rows"]) == len(accuracy.measured())
     recorded = {(row["stack"], row["constant"]): row["value"] for row in recorded["constants"]}
     for stack, found in fitted_constants.FITTED.items():
         assert not stack or len(found["constants"]) * 4 <= len(found["rows"])
@@ -120,11 +119,11 @@ def test_stored_fit_is_in_its_range_has_four_rows_a_constant_and_is_recorded():
 
 @pytest.mark.slow
 def test_fits_find_and_write_what_is_stored(monkeypatch, tmp_path):
-    """`make accuracy ARGS=--fit`, without the tables that it prints afterwards."""
+    """`make accuracy ARGS=--fit`, without the table that it prints afterwards."""
     stored = copy.deepcopy(fitted_constants.FITTED)
     monkeypatch.setattr(fitted_constants, "HERE", tmp_path)
     monkeypatch.setattr(fitted_constants, "FITTED", {})
-    accuracy.write_fit(published_fit.measured())
+    accuracy.write_fit(accuracy.measured())
     found = json.loads((tmp_path / "fitted.json").read_text())
     assert found == fitted_constants.FITTED
     assert list(found) == list(stored)

@@ -1,7 +1,7 @@
 """Lesson 10's tables, by the planner: `forecasts.list_plans("Llama 3 70B", gpus=256)`.
 
 The figures of bootcamp.plots take them. GB are 1e9 bytes. A batch is counted in tokens. The errors
-of the planner come from logs/reference/accuracy.json, which `make accuracy ARGS=--record` writes.
+of the planner come from logs/reference/accuracy.json, and logs/README.md says who recorded it.
 """
 
 import csv
@@ -451,7 +451,7 @@ def tabulate_effective_time(gpus: tuple[int, ...] = (16384, 65536)) -> Table:
 
 
 def read_accuracy() -> dict:
-    """Read the record of `make accuracy`."""
+    """Read the record of the planner's errors, beside those of two others."""
     return read_json(REFERENCE / "accuracy.json")
 
 
