@@ -37,7 +37,7 @@ FRONT_DOOR = {
     "roofline": "experiments.roofline",
     # scripts as texts
     "strategies": "scripts.strategies",
-    "variant": "scripts.variants:variant",
+    "variant": "scripts.diff:variant",
     "script_diff": "scripts.diff:script_diff",
     # figures and widgets
     "plots": "drawing.plots",

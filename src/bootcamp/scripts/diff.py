@@ -3,15 +3,17 @@
 import ast
 import contextlib
 import difflib
+import functools
 import html
 import io
 import re
+import sys
 import tokenize
 from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 
-from bootcamp.scripts import strategies
+from bootcamp.scripts import strategies, variants
 from bootcamp.table import with_code
 
 HEADING = re.compile(r"# \d\. ")
@@ -83,17 +85,13 @@ class ScriptDiff:
     def __init__(self, child: Path, parent: Path, context: int = 2):
         self.child, self.parent = Path(child), Path(parent)
         added, removed = count_changed_lines(child, parent)
-        names = self.parent.name, self.child.name
+        names, files = (self.parent.name, self.child.name), (parent, child)
         self.title = f"{names[1]}: {added} code lines added to {names[0]}, {removed} taken out"
-        before, after = (
-            [line for line, _ in pair_lines_with_reasons(path)] for path in (parent, child)
-        )
+        before, after = ([line for line, _ in pair_lines_with_reasons(file)] for file in files)
         self.lines = list(difflib.unified_diff(before, after, *names, lineterm="", n=context))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join([self.title, *self.lines])
-
-    __repr__ = __str__
 
     def reasons(self) -> list[str]:
         """Give each line's reason, "" for none; a removed line has the one from the parent."""
@@ -108,10 +106,9 @@ class ScriptDiff:
         explained = any(why and line.startswith("+") for line, why in rows)
         head = f'<th scope="col" style="{CELL}">line</th>'
         head += f'<th scope="col" style="width:38%;{CELL}">why</th>' if explained else ""
-        body = ""
+        body, reason = "", f'<td style="{CELL};line-height:1.3">{{}}</td>' if explained else ""
         for line, why in rows:
-            reason = f'<td style="{CELL};line-height:1.3">{with_code(why)}</td>'
-            cells = _code_cell(line) + (reason if explained else "")
+            cells = _code_cell(line) + reason.format(with_code(why))
             body += f'<tr style="background:transparent">{cells}</tr>'
         title = html.escape(self.title)
         return (
@@ -141,8 +138,17 @@ def _code_cell(line: str) -> str:
 
 def script_diff(script: str, parent: str | Path | None = None) -> ScriptDiff:
     """Compare a training script with its parent, or with another script or file."""
-    path = strategies.find(script)
     parent = parent or strategies.describe(script).parent
     if parent is None:
         raise ValueError(f"{script} is the baseline: it has no parent to compare with")
-    return ScriptDiff(path, strategies.find(parent))
+    return ScriptDiff(strategies.find(script), strategies.find(parent))
+
+
+@functools.wraps(variants.variant)
+def variant(script: str, name: str, changes: dict[str, str]) -> Path:
+    path = variants.variant(script, name, changes)
+    if "ipykernel" in sys.modules:  # the notebook shows what differs
+        from IPython.display import display
+
+        display(ScriptDiff(path, strategies.find(script)))
+    return path

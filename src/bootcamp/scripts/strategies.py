@@ -1,6 +1,6 @@
 """The registry of training scripts: their parents, how each is started, and copies of them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bootcamp import files, paths
@@ -26,6 +26,7 @@ class Script:
         return SRC / (self.file or f"_train_{self.name}.py")
 
 
+HOROVOD = {"launcher": "horovodrun", "framework": "horovod", "own_device": True}
 SCRIPTS = {
     script.name: script
     for script in (
@@ -43,9 +44,7 @@ SCRIPTS = {
         Script("ddp_sync_batchnorm", parent="ddp", defines=("SyncBatchNorm",)),
         Script("ddp_in_practice", parent="ddp", defines=("WithLoss",)),
         Script("local_sgd", parent="ddp_by_hand"),
-        Script(
-            "horovod", parent="ddp", launcher="horovodrun", framework="horovod", own_device=True
-        ),
+        Script("horovod", parent="ddp", **HOROVOD),
         Script("lightning", parent="ddp", framework="lightning", defines=("Training",)),
         Script("accelerate", parent="ddp", framework="accelerate"),
         Script("mp", parent="gpu", launcher="python", own_device=True),
@@ -84,10 +83,8 @@ def find(script: str | Path) -> Path:
 def list_ancestors(path: Path) -> list[Path]:
     """List a script's parent, its parent's, and so on; empty for one without a parent."""
     parents = {each.path: SCRIPTS[each.parent].path for each in SCRIPTS.values() if each.parent}
-    ancestors = []
-    while path := parents.get(path):
-        ancestors.append(path)
-    return ancestors
+    parent = parents.get(path)
+    return [parent, *list_ancestors(parent)] if parent else []
 
 
 def describe(script: str | Path) -> Script:
@@ -103,10 +100,8 @@ def describe(script: str | Path) -> Script:
 def _describe_other(path: Path) -> Script:
     """Describe a script of no strategy; one of the course's own says by its imports how it runs."""
     text = path.read_text() if path.is_relative_to(SRC) and path.exists() else ""
-    script = Script(path.stem, file=str(path), takes_course_flags="config.parse(" in text)
-    if "import horovod" in text:
-        return replace(script, launcher="horovodrun", framework="horovod", own_device=True)
-    return script
+    how = HOROVOD if "import horovod" in text else {}
+    return Script(path.stem, file=str(path), takes_course_flags="config.parse(" in text, **how)
 
 
 def variants_folder() -> Path:
@@ -121,6 +116,5 @@ def _find_original(path: Path) -> Path:
 
 def record_copy(path: Path | str, script: str | Path) -> None:
     """Record that a file is a copy of a script, or of its original, to be launched as that one."""
-    path, source = Path(path).resolve(), find(script)
-    note = {str(path): str(_find_original(source))}
+    note = {str(Path(path).resolve()): str(_find_original(find(script)))}
     files.update_json(variants_folder() / "index.json", lambda index: index.update(note))
