@@ -209,10 +209,6 @@ STEP_OF_TWO_RANKS = [
     Span(0, Action("B", 0, 0), 4.0, 6.0),
 ]
 KINDS_HELD = {"parameters": 4e6, "gradients": 4e6, "optimizer": 2e6, "activations": 1e6}
-GRADIENTS_HELD = [
-    {"stage": 1, "whole": 8000, "looks": [4000, 8000, 8000, 8000], "ends": [8000, 2000]},
-    {"stage": 2, "whole": 8000, "looks": [4000, 4000, 4000, 4000], "ends": [2000, 2000]},
-]
 FSDP_PHASES = [("all-gather", 1.0, 1.5), ("complete", 1.5, 3.1), ("reduce-scatter", 6.1, 6.9)]
 HOROVODS_STEP = {
     "all_reduces": 2,
@@ -422,7 +418,6 @@ GIVEN = {
         {"stage 1": 10e6},
         [make("zero", 4)],
     ],
-    "zero_stages.gradients_by_stage": lambda make: [GRADIENTS_HELD, 4, [make("zero", 4)]],
     "zero_stages.gathers": lambda make: [
         {"seconds": 0.009, "groups": {"root": [("all-gather", 0, 1)], "block0": FSDP_PHASES}},
         make("fsdp", 4),

@@ -151,10 +151,6 @@ DRAWN = {
     "plots.scaling: left out": (list_curves, [[1, 2], [1.0, 1.5]]),
     "plots.sent_bytes": (list_bars, [0, 0, 5e6, 30e6, 30e6]),
     "zero_stages.rank_memory": (list_bars, [4, 4, 2, 1] * 2),
-    "zero_stages.gradients_by_stage": (
-        lambda figure: list_curves(figure)[:2],
-        [[4, 8, 8, 8, 8, 2], [4, 4, 2, 4, 4, 2]],
-    ),
 }
 
 

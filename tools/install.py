@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 READER = ("kernel", "lab")  # what cells need, and JupyterLab
 OPTIONAL = {  # group: what is left out where it can't be installed
     "frameworks": "Lesson 04b goes on without Lightning and Accelerate.",
-    "deepspeed": "Lessons 07 and 13b go on without DeepSpeed.",
+    "deepspeed": "Lesson 07c goes on without DeepSpeed.",
     "megatron": "The appendix goes on without Megatron-core.",
     "horovod": "Lesson 05 shows a recorded run of Horovod.",
 }

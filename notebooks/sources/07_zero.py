@@ -1,14 +1,13 @@
 # %% [markdown]
 # # 07 ZeRO: every rank keeps only its part
 #
-# **92 minutes**, on any machine, after lessons 04 and 06 (DTensors: 06c). In this lesson the ranks
-# are CPU cores, even where there are GPUs: it counts bytes, and these are the same.
+# **75 minutes**, on any machine, after lessons 04 and 06. In this lesson the ranks are CPU cores,
+# even where there are GPUs: it counts bytes, and these are the same.
 #
 # After this lesson you can shard optimizer state, gradients and parameters by hand; say to the byte
-# what each ZeRO stage leaves on a rank and what it sends; use PyTorch's `ZeroRedundancyOptimizer`,
-# FSDP2 and DeepSpeed; and say when the gathering can be hidden.
-
-# %% [markdown]
+# what each ZeRO stage leaves on a rank and what it sends; use PyTorch's `ZeroRedundancyOptimizer`
+# and FSDP2; and say when the gathering can be hidden.
+#
 # ## The question
 #
 # Training with AdamW keeps 16 bytes for each parameter (lesson 06). Data parallelism has *N* ranks,
@@ -18,18 +17,12 @@
 import torch
 from IPython.display import display
 
-from bootcamp import Table, available, check, claim, launch, plots, predict, variant, warm_up
-from bootcamp.launcher.launch import HOW_TO_GET
+from bootcamp import Table, check, claim, launch, plots, predict, variant, warm_up
 from bootcamp.paths import SRC
 from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.diagrams import zero_stages as diagrams
 
 warm_up()
-DEEPSPEED = available("deepspeed", fetch=True)
-missing = f"DeepSpeed is not installed here: its runs are left out. {HOW_TO_GET['deepspeed']}"
-print("DeepSpeed is installed." if DEEPSPEED else missing)
-
-# %%
 RANKS = 4  # they may be more than the cores: for counting bytes that does not matter
 PROVEN = {"device": "cpu", **check.settings(RANKS)}
 ddp = launch("ddp", RANKS, optimizer="adamw", quiet=True, **PROVEN)
@@ -236,22 +229,10 @@ claim.equal(
 )
 
 # %% [markdown]
-# ### DeepSpeed (optional)
-#
-# `deepspeed.initialize` wraps model and optimizer into an **engine**, which owns the backward pass,
-# the reduction of gradients, the step, and setting gradients to zero. The configuration is a
-# dictionary, often a file, and `stage` is all that changes between ZeRO stages. By default
-# DeepSpeed leaves small parameters unsharded in ZeRO-3; the `threshold` of 0 shards them too.
-
-# %%
-script_diff("zero")
-
-# %% [markdown]
 # ## Run it
 #
 # Each strategy runs with both optimizers and is compared with one process. We measure the runs with
-# AdamW. DeepSpeed runs with AdamW alone, in a script that also counts its collectives. (The
-# course's tests prove its stages with both optimizers.)
+# AdamW.
 
 # %%
 proofs = {
@@ -260,10 +241,6 @@ proofs = {
 }
 runs = {"DDP": ddp} | {name: adamw.run for name, (_, adamw) in proofs.items()}
 same = {**PROVEN, "optimizer": "adamw", "quiet": True}
-for stage in (1, 2, 3) if DEEPSPEED else ():
-    script = sharding_tables.make_counting_script("zero")
-    runs[f"ZeRO-{stage}, DeepSpeed"] = launch(script, RANKS, stage=stage, **same)
-print("; ".join(runs) if DEEPSPEED else missing)
 
 # %% [markdown]
 # ## Read the measurement
@@ -279,19 +256,11 @@ psi = sum(torch.Size(shape).numel() for shape in shapes)
 formulas = {
     name: sharding_tables.calculate_state(run, psi, len(shapes)) for name, run in runs.items()
 }
-sharding_tables.compare_state(
-    runs, formulas, f"Bytes on rank 0 of {RANKS}; in brackets: by formula"
-)
+sharding_tables.compare_state(runs, formulas, f"Bytes on rank 0 of {RANKS}")
 
 # %% [markdown]
 # `each` is the number of bytes per parameter. AdamW's step counters add 4 bytes for each tensor.
-# DeepSpeed's optimizer works on a **copy** of its part, 4 bytes more: in 16-bit training that is
-# the float32 copy, which is among the paper's 12 bytes; in float32 it is a waste.
-#
-# Two numbers differ from their formulas. PyTorch's ZeRO-1 gives whole tensors to ranks, and they do
-# not add up to exact quarters. The gradients of DeepSpeed's ZeRO-1 have already been reduced when
-# they are counted, and each rank has kept its part; the optional section below shows what it held
-# before.
+# PyTorch's ZeRO-1 gives whole tensors to ranks, and they do not add up to exact quarters.
 
 # %%
 display(guess_one.score(sharding_tables.state_bytes(runs["ZeRO-1, PyTorch"]) / psi))
@@ -366,16 +335,10 @@ sharding_tables.compare_volumes(runs, psi)
 # %% [markdown]
 # - **FSDP2** is the paper's ZeRO-3, nearly: the head is gathered once. Kept gathered it sends 2ψ.
 # - **PyTorch's ZeRO-1** is DDP with a broadcast on top: 3ψ. Since it deals out whole tensors, it
-#   fits optimizers that have to see a whole matrix, too.
-# - **DeepSpeed's ZeRO-1 and ZeRO-2** ask for an all-reduce here, although a reduce-scatter would
-#   do: 3ψ. That is this version's default (`use_multi_rank_bucket_allreduce`).
-# - **DeepSpeed's ZeRO-3** gathers everything *once*. Its thresholds, a billion parameters, limit
-#   what it may keep from the forward to the backward pass, and our model is smaller. With
-#   `stage3_max_live_parameters`, `stage3_max_reuse_distance` and `stage3_prefetch_bucket_size` at 0
-#   it frees and gathers again.
+#   fits optimizers that have to see a whole matrix, such as Muon.
 #
-# So count before you believe a volume, and know the thresholds before you believe a memory figure.
-# What `reshard_after_forward=False` saves in traffic it costs in memory.
+# So count before you believe a volume. (DeepSpeed's differ again: lesson 07c.) What
+# `reshard_after_forward=False` saves in traffic it costs in memory.
 
 # %%
 free, kept = (runs[name].ranks[0] for name in ("FSDP2", "FSDP2, kept gathered"))
@@ -545,47 +508,10 @@ claim.faster(
 )
 
 # %% [markdown]
-# ### What ZeRO-1 and ZeRO-2 really differ in (optional)
-#
-# Gradient accumulation (lesson 02b) shows it. A small program measures whenever the backward pass
-# has computed another gradient: eight layers, a step of two micro-batches.
-
-# %%
-if DEEPSPEED:
-    accumulate = SRC / "snippets" / "zero_accumulate.py"
-    seen = excerpts.parse_printed(launch(accumulate, 2, device="cpu", quiet=True))
-    plots.show(diagrams.gradients_by_stage(seen, 2, [traced]))
-else:
-    print(missing)
-
-# %% [markdown]
-# **ZeRO-1** keeps all gradients and adds the second micro-batch's to them. It reduces and cuts them
-# once, at the end. **ZeRO-2** cuts each one as soon as it is computed, and so has to reduce in
-# *every* micro-batch: more traffic, and with many ranks less memory. With two, its peak is above
-# ZeRO-1's: in the second micro-batch DeepSpeed holds this rank's half twice, the sum so far and the
-# new gradients, and one complete gradient besides. With *N* ranks that is 2/*N* of all gradients,
-# and one. (FSDP2's choice is above.)
-#
-# ### 16 bit and offload: configuration (optional)
-#
-# On GPUs these are entries of DeepSpeed's configuration, and policies as arguments of
-# `fully_shard`.
-#
-# - `"bf16": {"enabled": True}`: DeepSpeed keeps 2 + 2 + 12 bytes. FSDP2's `MixedPrecisionPolicy`
-#   keeps 4 + 4 + 8.
-# - `"offload_optimizer": {"device": "cpu"}` keeps the state in main memory and steps on the CPU
-#   (Ren et al., 2021), `"offload_param"` adds the parameters. FSDP2 offers no such choice:
-#   `CPUOffloadPolicy()` offloads parameters, gradients and state.
-# - **ZeRO++** in DeepSpeed (Wang et al., 2023) saves traffic: quantized gathers and gradients, and
-#   a second copy of the shards inside each host.
-
-# %% [markdown]
 # ## Prove it
 
 # %%
-base = check.baseline(optimizer="adamw", **check.settings(RANKS))
 found = [(name, proof) for name, both in proofs.items() for proof in both]
-found += [(name, check.same_training(runs[name], base)) for name in runs if "DeepSpeed" in name]
 display(sharding_tables.list_proofs(found))
 proofs["FSDP2"][0]
 
@@ -595,54 +521,14 @@ proofs["FSDP2"][0]
 # %% [markdown]
 # ## Break it
 #
-# Somebody rewrites DeepSpeed's configuration and leaves out one line that "only switches something
-# off". Nothing raises.
-
-# %%
-off = '"gradient_clipping": 0.0,'
-sgd = {**PROVEN, "optimizer": "sgd", "quiet": True}
-alone = proofs["FSDP2"][0].baseline
-if DEEPSPEED:
-    broken = launch(variant("zero", "zero_default", {off: ""}), 2, stage=2, **sgd)
-    print(check.compare(broken, alone))
-    plots.show(plots.loss_curves(alone, broken))
-else:
-    print(missing)
-
-# %% [markdown]
-# (Without DeepSpeed, take our word for it.) The samples are right, the initial parameters are
-# right, and so is the loss of the first step. From the second step on the training is a different
-# one. What could do that, and how would you find out?
-#
-# <details><summary>Answer</summary>
-#
-# Data and forward pass are right, so the *update* is not. In DeepSpeed 0.19.8 `gradient_clipping`
-# is 1.0 if the line is missing: whenever the norm of all gradients together is above 1, they are
-# scaled down to 1. A guess about an update is tested by making the same fault on purpose where you
-# know every line: add clipping to the *baseline*, and compare again.
-# </details>
-
-# %%
-clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-clipping = variant("gpu", "gpu_clips", {"optimizer.step()": f"{clip}\noptimizer.step()"})
-clipped = launch(clipping, 1, **sgd)
-assert check.compare(clipped, alone).failed, "the gradients' norm should be above 1 here"
-check.same_training(broken, clipped) if DEEPSPEED else missing
-
-# %% [markdown]
-# With clipping the baseline follows the broken run: found. Many models are trained with clipping,
-# but it must be *your* line. AdamW would have hidden most of it, since it divides by the size of
-# the gradients.
-#
-# ### Shards that each rank draws itself
-#
 # `to_empty` leaves memory without values. Many programs initialise it in one loop over the shards.
 
 # %%
+sgd = {**PROVEN, "optimizer": "sgd", "quiet": True}
 own = "torch.manual_seed(args.seed + rank)\nfor parameter in model.parameters():\n"
 own += "    torch.nn.init.normal_(parameter, std=0.02)"
 draws = variant("fsdp", "fsdp_draws", {"models.initialise(model, args)": own})
-check.compare(launch(draws, 2, **sgd), alone)
+check.compare(launch(draws, 2, **sgd), proofs["FSDP2"][0].baseline)
 
 # %% [markdown]
 # It trains. But two ranks begin with a different model than four, and neither is the baseline's:
@@ -703,9 +589,7 @@ print(exercise.check("fully_sharded"))
 #   parallelism.
 # - **The largest unit does not fit,** two of them with prefetch: not ZeRO either, since it is
 #   complete while it computes.
-# - **DeepSpeed or FSDP2?** DeepSpeed has offload to disk, and a configuration that many programs
-#   share. FSDP2 is in PyTorch, works on DTensors, and combines with tensor parallelism (lesson 08).
-#   Whichever you take, its defaults are part of your training.
+# - **DeepSpeed or FSDP2?** Lesson 07c. Whichever you take, its defaults are part of your training.
 # - **A slow link between hosts:** HSDP, lesson 08.
 #
 # ## Sources
@@ -715,13 +599,8 @@ print(exercise.check("fully_sharded"))
 #   1; `src/bootcamp/costs/published/zero_figure1.csv`).
 # - Zhao et al., *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, 2023,
 #   arXiv:2304.11277.
-# - Ren et al., *ZeRO-Offload: Democratizing Billion-Scale Model Training*, 2021, arXiv:2101.06840.
-# - Wang et al., *ZeRO++: Extremely Efficient Collective Communication for Giant Model Training*,
-#   2023, arXiv:2306.10209.
 # - The H100's arithmetic and both bandwidths: `src/bootcamp/costs/published/gpus.csv` and
 #   `network.csv`, which name their sources.
 # - PyTorch documentation: *torch.distributed.fsdp.fully_shard*,
 #   *torch.distributed.optim.ZeroRedundancyOptimizer*, tutorial *Getting Started with Fully Sharded
 #   Data Parallel (FSDP2)*.
-# - DeepSpeed documentation: *DeepSpeed Configuration JSON*, *ZeRO*; the source of version 0.19.8
-#   for its defaults.

@@ -492,7 +492,7 @@ print(exercise.check("clinic_drawn_anew"))
 # #### `deepspeed_copied`: four faults
 #
 # One raises at once, one in the first step, one makes the ranks wait, one says nothing. Fix one,
-# then `check`: it names the next. (Needs DeepSpeed, lesson 07.)
+# then `check`: it names the next. (Needs DeepSpeed, lesson 07c.)
 
 # %%
 clinic.examine("clinic_deepspeed_copied")

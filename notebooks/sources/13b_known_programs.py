@@ -1,18 +1,18 @@
 # %% [markdown]
 # # 13b Programs from elsewhere: what people bring, run and proved
 #
-# **40 minutes**, on any machine, after lessons 03, 06 and 07. The ranks are CPU cores, even where
+# **35 minutes**, on any machine, after lessons 03, 06 and 07. The ranks are CPU cores, even where
 # there are GPUs: this lesson counts and compares.
 #
 # After this lesson you can put a StripedLSTM on ranks, name the dimension that DataParallel has to
-# cut, say when ResNet-50 in parts is the same training, save with DeepSpeed so that others can
-# load it, read a Lightning strategy as a bare script, and end a rank that has lost its parent.
+# cut, say when ResNet-50 in parts is the same training, read a Lightning strategy as a bare script,
+# and end a rank that has lost its parent.
 
 # %% [markdown]
 # ## The question
 #
 # Books, slides and colleagues bring programs: a striped LSTM, ResNet-50 in DataParallel, a Trainer
-# with `strategy="fsdp"`, a DeepSpeed configuration. Does such a program train here what one process
+# with `strategy="fsdp"`. (DeepSpeed: lesson 07c.) Does such a program train here what one process
 # trains, and what does it do silently?
 
 # %%
@@ -22,8 +22,7 @@ import signal
 import torch
 from IPython.display import display
 
-from bootcamp import Table, available, check, claim, launch, predict, script_diff, variant, warm_up
-from bootcamp.launcher.launch import HOW_TO_GET
+from bootcamp import Table, check, claim, launch, predict, script_diff, variant, warm_up
 from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.labs import known_programs, orphan_lab
 
@@ -32,9 +31,6 @@ cpu = {"device": "cpu", "quiet": True}
 small = {**cpu, **check.settings(2)}
 LSTM, MLP = {"model": "striped-lstm", **small}, {"model": "mlp", **small}
 RESNET = {**known_programs.RESNET, **cpu}
-DEEPSPEED = available("deepspeed", fetch=True)
-if not DEEPSPEED:
-    print(f"DeepSpeed is not installed here: its cells do nothing. {HOW_TO_GET['deepspeed']}")
 
 # %% [markdown]
 # ## The idea
@@ -79,16 +75,6 @@ guess_steps = predict(
     "known_wrong_steps", "At how many of the 32 time steps is the output wrong?", unit="steps"
 )
 guess_steps
-
-# %% [markdown]
-# With AdamW in float32 DeepSpeed keeps 20 bytes for each parameter: 4 for the parameter, 4 for its
-# gradient, and 12 for the optimizer: two averages and a copy, on which it works (lesson 07).
-
-# %%
-guess_bf16 = predict(
-    "known_bf16", 'How many bytes are they with `"bf16": {"enabled": True}`?', unit="bytes"
-)
-guess_bf16
 
 # %% [markdown]
 # ## What changes
@@ -212,71 +198,6 @@ for optimizer in ("sgd", "adamw"):
 sharding_tables.list_proofs(proofs)
 
 # %% [markdown]
-# ## DeepSpeed as people use it
-#
-# `engine.save_checkpoint(folder)` has to be called **on all ranks**: each writes the part that it
-# holds. Only DeepSpeed reads these files, so it brings a converter. (In the folder it is a program
-# too, `zero_to_fp32.py`.) The script with these lines at its end:
-
-# %%
-display(excerpts.code(known_programs.SAVING["run.finish()"]))
-if DEEPSPEED:
-    saved = launch(known_programs.save_as_deepspeed(), 2, stage=3, **MLP)
-    files = sorted((saved.folder / "deepspeed").rglob("*.pt"))
-    display(Table([{"file": path.name, "bytes": path.stat().st_size} for path in files]))
-    (converted,) = excerpts.parse_printed(saved)
-    found = claim.equal(
-        "known_converted_checkpoint",
-        "The state dict that the converter makes of two ranks' parts is the model, bit for bit.",
-        converted["apart"] + converted["other names"],
-        0,
-        kind="count",
-    )
-    display(found)
-
-# %% [markdown]
-# DeepSpeed reduces gradients in buckets too, and `reduce_bucket_size` counts numbers, not bytes.
-# This model has 119,552 parameters in 11 tensors. How many all-reduces are there with buckets of
-# 8,192?
-
-# %%
-if DEEPSPEED:
-    reduced = {size: known_programs.list_reductions(size, **MLP) for size in (2**13, 2**16, 2**20)}
-    display(known_programs.bucket_table(reduced))
-    found = claim.equal(
-        "known_bucket_cuts_no_tensor",
-        "With buckets smaller than its matrices, each tensor is an all-reduce of its own.",
-        len(reduced[2**13]),
-        len(sharding_tables.parameter_shapes("mlp")),
-        kind="count",
-    )
-    display(found)
-
-# %% [markdown]
-# A bucket is not an upper limit: a larger tensor goes alone, and is not cut. The size says how many
-# small tensors share an all-reduce, as with DDP (lesson 04b), which counts MiB. And bf16:
-
-# %%
-if DEEPSPEED:
-    scripts = {"float32": "zero", "bf16": known_programs.enable_bfloat16()}
-    runs = {name: launch(script, 2, stage=3, **MLP) for name, script in scripts.items()}
-    each = known_programs.state_table(runs)
-    display(each, guess_bf16.score(each[1]["state"]))
-    found = claim.equal(
-        "known_bf16_is_2_2_12",
-        "In bf16 DeepSpeed keeps 2 + 2 + 12 = 16 bytes for each parameter.",
-        each[1]["state"],
-        16,
-        within=0.001,
-        kind="memory",
-    )
-    display(found)
-
-# %% [markdown]
-# It saves a fifth, not half: the optimizer keeps its float32 copy and two averages. torch's AdamW
-# needs 16 bytes too, in float32. (bf16 runs on CPUs too, slowly.)
-
-# %% [markdown]
 # ## Lightning's strategies
 #
 # Behind most names is a script of this course. This table is a record (`lightning.json` in
@@ -291,7 +212,7 @@ known_programs.strategies()
 # - Started by plain `python`, a Trainer starts the other ranks. *ddp* runs the command line again,
 #   so code above the Trainer runs in each rank. *ddp_spawn* imports the file again, and needs `if
 #   __name__ == "__main__"`. *ddp_fork* works in a notebook, as long as CUDA is not in use.
-# - *fsdp* and *deepspeed* ask for GPUs, though both libraries train on CPU ranks (lesson 07).
+# - *fsdp* and *deepspeed* ask for GPUs, though both libraries train on CPU ranks (07, 07c).
 # - *horovod* multiplied the learning rate by the number of ranks (lesson 04b).
 
 # %% [markdown]
@@ -300,8 +221,11 @@ known_programs.strategies()
 # This course's launcher ends its ranks whatever happens to it. If another launcher is killed, each
 # of its ranks goes on as an **orphan**: a process whose parent is gone, adopted by the system's
 # first process. Two are made here. Each holds memory, a port, and a file in shared memory. One
-# deletes its file and ends at `TERM`, the other ignores `TERM`. What is left when `KILL` has ended
-# it?
+# deletes its file and ends at `TERM`, the other ignores `TERM`. Then `KILL` ends it.
+
+# %%
+guess_files = predict("known_files_left", "How many of the two files are left?", unit="files")
+guess_files
 
 # %%
 with orphan_lab.Orphans() as orphans:
@@ -311,7 +235,8 @@ with orphan_lab.Orphans() as orphans:
     rows += orphans.look("after TERM")
     orphans.end(signal.SIGKILL)
     rows += orphans.look("after KILL")
-display(found, Table(rows, "What two orphans hold"))
+left = sum(row[what] == "there" for row in rows[-2:] for what in row)
+display(found, Table(rows, "What two orphans hold"), guess_files.score(left, within=0))
 claim.equal(
     "known_kill_leaves_the_file",
     "After TERM and KILL no rank and no port is left, and one file of two is.",
@@ -394,7 +319,6 @@ print(exercise.check("stripes"))
 #   Stripes are another model than an LSTM of the same width: compare what they learn.
 # - **DataParallel**: in old code. Look for the dimension, and for tuples.
 # - **A framework's strategy**: once you can name the bare script, and have proved one run.
-# - **DeepSpeed's checkpoint**: to go on with DeepSpeed. For everybody else, the converted one.
 #
 # ### What ran where
 #
@@ -409,8 +333,7 @@ known_programs.programs()
 # - Kuchaiev and Ginsburg, *Factorization tricks for LSTM networks*, 2017, arXiv:1703.10722: the
 #   group LSTM. Here a stripe reads all of a layer's input.
 # - He et al., *Deep Residual Learning for Image Recognition*, 2015, arXiv:1512.03385.
-# - Rajbhandari et al., *ZeRO*, 2019, arXiv:1910.02054: 2 + 2 + 12 bytes.
 # - PyTorch documentation: *torch.nn.DataParallel* (`dim`), *torch.nn.LSTM*,
-#   *torch.distributed.tensor*. DeepSpeed documentation: *Model Checkpointing*. Lightning
+#   *torch.distributed.tensor*. Lightning
 #   documentation: *Strategy*, and the release notes of 2.0. nvitop documentation: `nvitop.host`.
 #   Linux manual: `signal(7)`, `shm_overview(7)`.

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 
 from bootcamp.drawing.canvas import box, canvas, label
 from bootcamp.drawing.charts import bar, handles, marker_line, rows, stack_bars
-from bootcamp.drawing.palette import BLACK, BLUE, GREY, KINDS, LIGHT, PALE, SKY, VERMILLION
-from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
+from bootcamp.drawing.palette import BLACK, GREY, KINDS, LIGHT, PALE, SKY, VERMILLION
+from bootcamp.drawing.style import begin, finish, legend, styled
 from bootcamp.records.runs import Run
 
 TINTS = {"parameters": LIGHT.blue, "gradients": LIGHT.orange, "optimizer": LIGHT.green}
@@ -76,34 +76,6 @@ def rank_memory(counted: dict[str, dict[str, float]], formula: dict[str, float],
         for name, sizes in counted.items()
     )
     return finish(figure, runs, f"MB that rank 0 holds. {says}.")
-
-
-@styled
-def gradients_by_stage(records: list[dict], world: int, runs) -> Figure:
-    """Draw gradient bytes during a step by stage, as zero_accumulate.py printed them."""
-    figure, axes = begin("Gradients that a rank holds in a step of two micro-batches", 5.2)
-    whole = records[0]["whole"] / 1e3
-    half, says = len(records[0]["looks"]) // 2, []
-    for record, colour, marker in zip(records, (VERMILLION, BLUE), "os", strict=True):
-        looks, ends = record["looks"], record["ends"]
-        places = [*range(1, half + 1), half + 0.7, *range(half + 1, 2 * half + 1), 2 * half + 0.7]
-        sizes = [*looks[:half], ends[0], *looks[half:], ends[1]]
-        name = f"stage {record['stage']}"
-        style = {"color": colour, "marker": marker, "markersize": 7, "linewidth": 2.5}
-        axes.plot(places, [size / 1e3 for size in sizes], label=name, **style)
-        kept = " and ".join(f"{size / 1e3:.0f} kB" for size in ends)
-        says.append(f"{name} holds {kept} when the backward passes have ended")
-    axes.axvline(half + 0.85, color=PALE, linewidth=1.5)
-    named = {whole: "all gradients", whole / world: f"1/{world} of them"}
-    for size in named:
-        axes.axhline(size, color=PALE, linestyle=":", linewidth=1.5)
-    axes.secondary_yaxis("right").set_yticks(list(named), labels=list(named.values()))
-    for place, words in ((half / 2 + 0.5, "first backward pass"), (1.5 * half + 0.7, "second one")):
-        axes.text(place, whole * 1.2, words, ha="center", fontsize=SMALL)
-    axes.set(ylim=(0, whole * 1.32), xlim=(0.5, 2 * half + 1), xticks=[], ylabel="kB")
-    axes.set_xlabel("gradients come in, last layer first; then the backward pass has ended")
-    legend(figure, axes.get_lines()[:2])
-    return finish(figure, runs, f"{'; '.join(says)}; all gradients are {whole:.0f} kB.")
 
 
 @styled

@@ -1,4 +1,4 @@
-"""Exercises of lessons 07 to 08b: ZeRO stages, checkpoints, meshes, rows between experts."""
+"""Exercises of lessons 07 to 08d: stages, configurations, checkpoints, meshes, rows, links."""
 
 import math
 
@@ -41,6 +41,57 @@ def lowest_stage(parameters, ranks, gigabytes, share):
     each = [16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks]
     room = share * gigabytes * 1e9
     return next(stage for stage, size in enumerate(each) if parameters * size <= room)
+
+
+@FunctionTask.from_solution(
+    hint="Which of parameters, gradients and optimizer does the stage divide? Which are on a GPU?",
+    stronger="4, 4 and 12 bytes, or 2, 2 and 12 in bf16. Stage 1 divides the last by ranks, stage "
+    "2 the last two, stage 3 all. An offloaded optimizer is not on the GPU.",
+    cases=(
+        ({"zero_optimization": {"stage": 1}}, 8),
+        ({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}, 4),
+        ({"zero_optimization": {"stage": 3}, "bf16": {"enabled": False}}, 8),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}, 4),
+    ),
+    mistakes={
+        ("[12,", "[8,"): "The optimizer also works on a float32 copy of its part: 8 + 4.",
+        ('.get("enabled")', " or True"): "Read the entry: bf16 may be there and not be enabled.",
+        ("held[1:] if offloaded else held", "held"): "What is offloaded is not on the GPU.",
+        ("stage <=", "stage =="): "A stage shards what the stages before it shard, too.",
+    },
+)
+def bytes_on_gpu(config, ranks):
+    """Bytes of state for each parameter on a rank's GPU, by a DeepSpeed configuration with AdamW.
+
+    The optimizer has two averages and a float32 copy, of the part that its rank updates.
+    """
+    zero, number = config["zero_optimization"], 2 if config.get("bf16", {}).get("enabled") else 4
+    sizes = enumerate([12, number, number], start=1)  # the stage that divides it, and the bytes
+    held = [size / ranks if stage <= zero["stage"] else size for stage, size in sizes]
+    offloaded = zero.get("offload_optimizer", {}).get("device") == "cpu"
+    return sum(held[1:] if offloaded else held)
+
+
+@FunctionTask.from_solution(
+    hint="train_batch_size = micro-batch x accumulation steps x ranks. What is left out?",
+    stronger="The micro-batch, if it is there. Else train_batch_size over steps, and over ranks.",
+    cases=(
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}, 8),
+        ({"train_batch_size": 96, "gradient_accumulation_steps": 3}, 8),
+        ({"train_batch_size": 64}, 4),
+    ),
+    mistakes={
+        (" // ranks", ""): "train_batch_size is that of all ranks together.",
+        (" // steps", ""): "A rank computes one accumulation step's samples at once.",
+        ('if "train_micro', 'if "no_micro'): "Where the micro-batch is named, that is it.",
+    },
+)
+def samples_at_once(config, ranks):
+    """The micro-batch of a rank, by a DeepSpeed configuration that may leave numbers out."""
+    if "train_micro_batch_size_per_gpu" in config:
+        return config["train_micro_batch_size_per_gpu"]
+    steps = config.get("gradient_accumulation_steps", 1)
+    return config["train_batch_size"] // steps // ranks
 
 
 def _saved(parts, note=True):

@@ -1,11 +1,11 @@
-"""Lesson 13b: programs from elsewhere as variants of the course's scripts, and their tables."""
+"""Lessons 07c and 13b: programs from elsewhere as variants of scripts, and their tables."""
 
 import csv
 import json
 from pathlib import Path
 
 from bootcamp.costs import sharding, traffic
-from bootcamp.costs.model_shapes import course_model, layers, parameters
+from bootcamp.costs.model_shapes import course_model, layers
 from bootcamp.launcher.launch import launch
 from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records.runs import Run
@@ -46,7 +46,6 @@ if rank == 0:
     print(f'{{"apart": {apart}, "other names": {len(found)}}}')
 run.finish()""",
 }
-CLIPPING_LINE = '"gradient_clipping": 0.0,'
 
 
 def sent_table(runs: dict[str, Run]) -> Table:
@@ -119,32 +118,6 @@ def list_reductions(numbers: int, **flags) -> list[int]:
 def save_as_deepspeed() -> Path:
     """Write the ZeRO script with DeepSpeed's save, and compare its model with the saved one."""
     return variant("zero", "zero_saves", SAVING)
-
-
-def enable_bfloat16() -> Path:
-    """Write the ZeRO script with DeepSpeed's bf16 switched on."""
-    enabled = f'{CLIPPING_LINE}\n"bf16": {{"enabled": True}},'
-    return variant("zero", "zero_bf16", {CLIPPING_LINE: enabled})
-
-
-def bucket_table(reduced: dict[int, list[int]]) -> Table:
-    """Table a row for each bucket size: see `list_reductions`."""
-    rows = [
-        {"reduce_bucket_size": size, "all-reduces": len(each), "largest, bytes": max(each)}
-        for size, each in reduced.items()
-    ]
-    return Table(rows, "The gradients of one step of ZeRO-1, two ranks")
-
-
-def state_table(runs: dict[str, Run]) -> Table:
-    """Table the bytes of state for each parameter of rank 0's part, for ZeRO-3 on the MLP."""
-    numbers = parameters("mlp", "tiny")
-    rows = []
-    for name, run in runs.items():
-        held = sharding_tables.read_memory(run)
-        kinds = {kind: run.world * held[kind] / numbers for kind in sharding_tables.STATE}
-        rows.append({"run": name, **kinds, "state": sum(kinds.values())})
-    return Table(rows, "Bytes for each parameter of its part on rank 0, ZeRO-3")
 
 
 def strategies() -> Table:
