@@ -109,8 +109,10 @@ bench: $(COMPLETE)  ## speed and memory as ratios within one run
 claims: $(COMPLETE)  ## every claim of the lessons, tested on this machine: a table of verdicts
 	$(PY) tools/course.py --claims $(ARGS) $(if $(LESSON),"$$LESSON")
 
-gpu-record: $(COMPLETE)  ## asks this machine's GPU, into logs/gpu_record; ARGS=--plan: by which commands
-	$(PY) tools/gpu.py logs/gpu_record $(ARGS)
+gpu-record: $(COMPLETE)  ## asks this machine's GPU, into logs/gpu_record: minutes for each part
+	@for part in equality speed_small mfu_small mfu_xl; do \
+	  $(PY) tools/gpu.py $(ARGS) logs/gpu_record $$part || code=$$?; \
+	  [ $${code:-0} -ne 130 ] || break; done; exit $${code:-0}
 
 proofs: $(COMPLETE)  ## which test proves each script, fault and exercise, and what is rejected
 	@$(PY) tests/proofs.py

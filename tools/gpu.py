@@ -1,23 +1,21 @@
-"""python tools/gpu.py [--rehearse] FOLDER [PART ...]
+"""python tools/gpu.py [--rehearse] FOLDER PART
 
-Ask one real GPU what this course says of GPUs, and write what it answers to FOLDER, a JSON file for
-each part. Without PART it is all of them; `--plan` prints a command for each. A copy of the project
-will do: torch (2.11 or later) and numpy, no Jupyter, no install, no .git.
+Ask one real GPU what this course says of GPUs, and write what it answers to FOLDER/PART.json. The
+parts are those of PARTS below, minutes each on an H100; `make gpu-record` asks one after another. A
+copy of the project will do: torch (2.11 or later) and numpy, no Jupyter, no install, no .git.
 
-What fails is recorded with its error, and the rest goes on; a part that is not done within --limit
-is ended and keeps what it has measured. Exit code 0 if every part is ok, else 1.
+What fails is recorded with its error, and the rest goes on; a part that is ended before (`timeout
+540 python tools/gpu.py ...`) keeps what it has measured. Exit code 0 if all of it is ok, else 1.
 `--rehearse` takes the same way on the CPU with miniature sizes. To make a record of the course,
 write to logs/reference/MACHINE-gpu_record; lessons read it by bootcamp/experiments/replay.py.
 """
 
 # ruff: noqa: E402  (the course need not be installed: the lines before find it)
 import argparse
-import contextlib
 import gc
 import importlib.util
 import itertools
 import json
-import multiprocessing
 import os
 import runpy
 import signal
@@ -29,7 +27,6 @@ import types
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 try:
@@ -45,16 +42,14 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from bootcamp import machine, paths
 from bootcamp.costs import hardware
-from bootcamp.costs.model_shapes import GPT, GPT2_VOCABULARY, VOCABULARY
+from bootcamp.costs.model_shapes import GPT, GPT2_VOCABULARY, VOCABULARY, Model
 from bootcamp.experiments import equality, replay
-from bootcamp.files import read_json, write_json
+from bootcamp.files import write_json
 from bootcamp.records.runs import Run
 from bootcamp.scripts import strategies
 from bootcamp.train import memory_usage, models, process_end
 from bootcamp.train.step_clock import Clock
 
-# torch is imported and not used in the process that begins the parts: its forks may start CUDA
-FORK = multiprocessing.get_context("fork")
 MINIATURE = {"layers": 1, "width": 32, "heads": 2, "context": 32}
 
 
@@ -63,7 +58,7 @@ class Part:
 
     def __init__(self, name: str, folder: Path, rehearsal: bool):
         self.path, self.kind = folder / f"{name}.json", "cpu" if rehearsal else "cuda"
-        self.content = {"part": name, "rehearsal": rehearsal, "status": "running"}
+        self.content = {"part": name, "rehearsal": rehearsal, "status": "not finished"}
         self.content |= {"found": {}, "errors": {}}
 
     def choose(self, real, rehearsed):
@@ -75,20 +70,17 @@ class Part:
 
     def measure(self, name: str, function: Callable[[], object], table: str | None = None):
         """Record under its name what a function returns, or as a row of a table; or its error."""
-        began, found = time.monotonic(), self.content["found"]
+        began, found, said = time.monotonic(), self.content["found"], "ok"
         try:
             result = function()
             found |= {table: [*found.get(table, []), result]} if table else {name: result}
         except Exception as error:
-            self.add_error(name, error)
+            said, text = f"{type(error).__name__}: {error}", traceback.format_exc()[-4000:]
+            self.content["errors"][name] = {"error": said, "text": text}
         self.write()
         free_memory()
-        said = self.content["errors"].get(name, {"error": "ok"})["error"].splitlines()[0]
-        print(f"  {name}: {said[:200]} ({time.monotonic() - began:.1f} s)", flush=True)
-
-    def add_error(self, name: str, error: BaseException) -> None:
-        text = "".join(traceback.format_exception(error))[-4000:]
-        self.content["errors"][name] = {"error": f"{type(error).__name__}: {error}", "text": text}
+        seconds = time.monotonic() - began
+        print(f"  {name}: {said.splitlines()[0][:200]} ({seconds:.1f} s)", flush=True)
 
 
 # Equality: what is proved on CPU ranks everywhere else
@@ -217,13 +209,6 @@ class NanoGPT(nn.Module):
         return nn.functional.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten())
 
 
-def flops_per_sample(shape: dict[str, int], vocabulary: int = VOCABULARY) -> int:
-    """Count FLOPs of forward and backward of a sample by a GPT, as costs/model_shapes.py does."""
-    width, context = shape["width"], shape["context"]
-    block = context * (24 * width**2 + 4 * context * width)
-    return 3 * (shape["layers"] * block + 2 * width * vocabulary * context)
-
-
 class Trainer:
     """A model with its optimizer and batches, which come in turn; `step()` is the loop's body.
 
@@ -264,17 +249,18 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
-    def speed(self, steps: int, warm: int = 3, vocabulary: int = VOCABULARY) -> dict:
+    def speed(self, steps: int, vocabulary: int = VOCABULARY) -> dict:
         """Time so many steps after others, one behind another and waited for at the end."""
-        for _ in range(warm):
+        for _ in range(3):
             self.step()
         seconds = Timer("step()", globals={"step": self.step}).timeit(steps).mean
-        achieved = flops_per_sample(self.shape, vocabulary) * self.batch / seconds
+        tokens = self.batch * self.shape["context"] / seconds
+        achieved = tokens * Model(*self.shape.values(), vocabulary).flops_of_token()
         peak = published_peak(self.kind, self.arithmetic)
         return {
             "batch": self.batch,
             "seconds_per_step": seconds,
-            "tokens_per_second": self.batch * self.shape["context"] / seconds,
+            "tokens_per_second": tokens,
             "achieved_flops_per_second": achieved,
             "mfu": achieved / peak if peak else None,
             "loss": float(self.loss),
@@ -325,10 +311,9 @@ def measure_speed_small(part: Part) -> None:
 
 
 def fill_memory(part: Part, shape: dict) -> dict:
-    """Double the batch until the memory is used up; then train the smallest one again."""
+    """Double the batch until the memory is used up."""
     rows, ended = [], None
-    sizes = part.choose([4 << i for i in range(18)], [2, 4, 1 << 44])
-    for batch in sizes:
+    for batch in part.choose((4 << i for i in itertools.count()), [2, 4, 1 << 44]):
         free_memory()
         try:
             rows.append(Trainer(part.kind, CourseGPT, shape, batch, **FUSED).speed(3))
@@ -337,9 +322,7 @@ def fill_memory(part: Part, shape: dict) -> dict:
                 raise
             ended = {"batch": batch, "error": f"{type(error).__name__}: {error}"}
             break
-    free_memory()
-    again = Trainer(part.kind, CourseGPT, shape, sizes[0], **FUSED).speed(3)
-    return {"rows": rows, "out of memory": ended, "then": again}
+    return {"rows": rows, "out of memory": ended}
 
 
 def read_clocks(part: Part, shape: dict, batch: int) -> dict:
@@ -368,98 +351,49 @@ def measure_mfu(part: Part, size: str, micro: int) -> None:
     """
     shape, batch, vocabulary = part.choose((GPT[size], 64, 50304), (MINIATURE, 4, 320))
 
-    def time_rounds(model: Callable) -> dict:
+    def time_steps(model: Callable) -> dict:
         make = partial(model, vocabulary=vocabulary)
         trainer = Trainer(part.kind, make, shape, batch, part.choose(micro, 2), **FAST)
-        steps = part.choose(4, 1)
-        rounds = [trainer.speed(steps, warm, GPT2_VOCABULARY) for warm in (3, 0, 0)]
-        speeds = [each["tokens_per_second"] for each in rounds]
-        middle = rounds[speeds.index(median(speeds))]
-        return middle | {"micro_batch": trainer.micro, "tokens_per_second, rounds": speeds}
+        found = trainer.speed(part.choose(12, 1), GPT2_VOCABULARY)
+        return found | {"micro_batch": trainer.micro}
 
-    part.measure("nanoGPT-like", partial(time_rounds, NanoGPT))
-    part.measure("course", partial(time_rounds, CourseGPT))
+    part.measure("nanoGPT-like", partial(time_steps, NanoGPT))
+    part.measure("course", partial(time_steps, CourseGPT))
 
-
-# The parts, each in a process of its own: what it does, and an estimate of its seconds on an H100
 
 PARTS = {
-    "equality": (prove_equality, 240),
-    "speed_small": (measure_speed_small, 240),
-    "mfu_small": (partial(measure_mfu, size="small", micro=32), 180),
-    "mfu_xl": (partial(measure_mfu, size="xl", micro=8), 420),
+    "equality": prove_equality,
+    "speed_small": measure_speed_small,
+    "mfu_small": partial(measure_mfu, size="small", micro=32),
+    "mfu_xl": partial(measure_mfu, size="xl", micro=8),
 }
-
-
-def run_part(name: str, folder: Path, rehearsal: bool, limit: float) -> str:
-    """Run one part to its end or its limit, and end all that it started; its status."""
-    print(f"{name}: {limit:.0f} s at most", flush=True)
-    path = folder / f"{name}.json"
-    path.unlink(missing_ok=True)
-    process = FORK.Process(target=be_part, args=(name, folder, rehearsal))
-    process.start()
-    try:
-        process.join(limit)
-        code = process.exitcode
-    finally:  # interrupted, too
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.join()
-    if code != 0:
-        ended = f"not done after {limit:.0f} s" if code is None else f"it ended with code {code}"
-        content = read_json(path) or {"part": name, "found": {}, "errors": {}}
-        content["status"] = "overrun" if code is None else "failed"
-        content["errors"]["the part"] = {"error": ended}
-        write_json(path, content)
-    return read_json(path)["status"]
-
-
-def be_part(name: str, folder: Path, rehearsal: bool) -> None:
-    """Measure a part in this process, which leads a group of its own."""
-    os.setpgid(0, 0)
-    torch.set_num_threads(1 if rehearsal else torch.get_num_threads())
-    part = Part(name, folder, rehearsal)
-    try:
-        # by nvidia-smi: whoever has begun CUDA can fork no ranks that use it
-        gpu = machine.cpu_name() if rehearsal else machine.gpu_names()[0]
-        versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
-        about = {"gpu": {"name": gpu}, "versions": versions, "machine": machine.describe()}
-        part.content["about"] = about | {"unix_seconds": time.time()}
-        PARTS[name][0](part)
-    except Exception as error:
-        part.add_error("the part", error)
-    part.content["status"] = "failed" if part.content["errors"] else "ok"
-    part.write()
 
 
 def main() -> int:
     about = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=about)
-    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("part", metavar="PART", choices=PARTS, help=", ".join(PARTS))
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, miniature sizes")
-    parser.add_argument("--plan", action="store_true", help="print the commands and run nothing")
-    parser.add_argument("--limit", type=float, default=540, help="seconds of a part at most")
     args = parser.parse_args()
-    if args.plan:
-        for name, (_, seconds) in PARTS.items():
-            print(f"python3 tools/gpu.py OUT {name:<11}  # {seconds} s on an H100, an estimate")
-        return 0
-    if not args.folder or not set(args.parts) <= set(PARTS):
-        parser.error(f"name the FOLDER for the record, then parts: {', '.join(PARTS)}")
-    if not args.rehearse and not machine.gpu_names():
+    # by nvidia-smi: whoever has begun CUDA can fork no ranks that use it
+    names = [machine.cpu_name()] if args.rehearse else machine.gpu_names()
+    if not names:
         print("There is no GPU here that nvidia-smi lists: nothing was recorded. Say --rehearse.")
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    for name in ("torch._dynamo", "bootcamp.train.config") if args.rehearse else ():
-        importlib.import_module(name)  # once for all parts; it might ask CUDA for its devices
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # temporary files go
+    args.folder.mkdir(parents=True, exist_ok=True)
+    part = Part(args.part, args.folder.resolve(), args.rehearse)
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    about = {"gpu": {"name": names[0]}, "versions": versions, "machine": machine.describe()}
+    part.content["about"] = about | {"unix_seconds": time.time()}
     with tempfile.TemporaryDirectory(prefix="gpu-record-", ignore_cleanup_errors=True) as own:
         paths.LOGS, os.environ["TORCHINDUCTOR_CACHE_DIR"] = Path(own), f"{own}/inductor"
-        folder, names = args.folder.resolve(), args.parts or PARTS
-        folder.mkdir(parents=True, exist_ok=True)
-        statuses = {name: run_part(name, folder, args.rehearse, args.limit) for name in names}
-    print(*(f"{name:<12} {status}" for name, status in statuses.items()), sep="\n")
-    return int(set(statuses.values()) != {"ok"})
+        PARTS[args.part](part)
+    part.content["status"] = "failed" if part.content["errors"] else "ok"
+    part.write()
+    print(args.part, part.content["status"])
+    return int(part.content["status"] != "ok")
 
 
 if __name__ == "__main__":
