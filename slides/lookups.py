@@ -121,7 +121,7 @@ def _find(text: list[str], start: str, path: Path) -> int:
 
 
 def _script(name: str) -> Path:
-    """A script of the family, or a file of the project such as src/snippets/teardown.py."""
+    """A script of the family, or a file of the project such as src/snippets/meet.py."""
     try:
         return strategies.find(ROOT / name if name.endswith(".py") else name)
     except FileNotFoundError as error:

@@ -19,6 +19,7 @@ ANYWHERE = {
     "it hides that the hosts could not be listed": r"\|\|\s*echo\s+[\"']?(localhost|127\.0\.0\.1)",
     "a signal by name hits srun and torchrun too": r"\b(pkill|killall)\b",
     "srun gives a task one core": r"#SBATCH --cpus-per-task(.|\n)*^srun (?!.*--cpus-per-task)",
+    "nobody answers the warning": r"^#SBATCH --signal=B:(?!(.|\n)*^trap\b)",
     "each task starts a torchrun": r"ntasks-per-node=([2-9])(.|\n)*\btorchrun\b",
 }
 BY_THE_FIRST_HOST_ALONE = {

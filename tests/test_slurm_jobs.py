@@ -52,18 +52,21 @@ def test_ranks_on_two_hosts_train_as_the_baseline(name, optimizer, cluster):
     assert equality.same_training(job.record, equality.baseline(**PROOF, optimizer=optimizer))
 
 
-@pytest.mark.solves("job_agents")
+@pytest.mark.solves("job_agents", "job_trap")
 def test_job_told_of_its_end_is_queued_again_and_goes_on_where_it_was(cluster, tmp_path):
-    task, given = TASK["job_agents"], tmp_path / "given.sbatch"
-    given.write_text(task.starting_point())
+    task, broken = TASK["job_agents"], []
     working = task.submit(cluster, task.solution_path())
-    broken = task.submit(cluster, given)
+    for each in (task, TASK["job_trap"]):
+        given = tmp_path / f"{each.name}.sbatch"
+        given.write_text(each.starting_point())
+        broken.append((each, each.submit(cluster, given)))
     assert "told to end on the way, queued again, with the losses" in task.judge(working)
     told = re.findall(r"rank \d: told to end, (\d+) steps done", working.output)
     assert [rank["first_step"] for rank in working.record.ranks] == [int(steps) for steps in told]
-    with pytest.raises(Wrong) as wrong:
-        task.judge(broken)
-    assert wrong.value.meaning == task.broken.means, wrong.value.seen
+    for each, job in broken:
+        with pytest.raises(Wrong) as wrong:
+            each.judge(job)
+        assert wrong.value.meaning == each.broken.means, wrong.value.seen
 
 
 def test_job_that_makes_room_is_queued_again_at_once(cluster, tmp_path):

@@ -25,8 +25,9 @@ print(lab)
 lab.run("idle", "sinfo")
 
 # %% [markdown]
-# `sinfo` is a command of **Slurm**, the scheduler of many clusters: it lists their hosts. Here it
-# runs on simulated hosts, the network namespaces of lesson 08. A request for some hosts, with the
+# `sinfo` is a command of **Slurm**, the scheduler of many clusters: it lists their hosts by
+# **partition**, a queue with rules of its own; the star marks the default. Here Slurm runs
+# on simulated hosts, the network namespaces of lesson 08. A request for some hosts, with the
 # commands to run there, is a **job**. Slurm calls a host a *node*. The GPUs that it hands out here
 # are made up, and ranks train on CPU cores.
 
@@ -120,7 +121,7 @@ lab.on_each("static", {f"host{number}": STATIC.format(number) for number in (0, 
 # the agent on that host opens a small store there, and all agents register in it. `--rdzv-id` names
 # the run: agents with another id at the same endpoint belong to another run.
 #
-# Two things are made difficult below. Each line also has a `--node-rank`, the wrong way round. And
+# Two complications are built in below. Each line also has a `--node-rank`, the wrong way round. And
 # host1 comes late to the run `blue`: first it does a run of its own, `green`, at the same endpoint.
 
 # %%
@@ -161,8 +162,7 @@ hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
 #   task's own shell puts its number in.
 # - `WORLD_SIZE` comes from Slurm. A number that is written in two places can disagree with itself.
 #
-# With torchrun less is left to translate. This file starts a rank for each CPU core of a task; on
-# GPUs, `--nproc-per-node` is the number of GPUs of a host.
+# With torchrun less is left to translate. This file starts a rank for each CPU core of a task.
 #
 # `--cpus-per-task` stands in it twice: since Slurm 22.05 `srun` does not take it over from
 # `sbatch`. Where tasks are bound to cores, torchrun, its ranks and their DataLoader workers would
@@ -170,6 +170,14 @@ hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_torchrun.sbatch")
+
+# %% [markdown]
+# And for GPUs? These lines differ. `--nproc-per-node gpu` starts a rank for each GPU of a host.
+# `--exclusive` keeps other jobs off the hosts, and `--mem=0` asks for all of their memory; without
+# it a job gets what the site gives by default. Account and partition are your site's.
+
+# %%
+hosts_lab.show_file("src/jobs/ddp_gpus.sbatch", parent="src/jobs/ddp_torchrun.sbatch")
 
 # %% [markdown]
 # ## Run it
@@ -291,7 +299,8 @@ lab.run("one-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-task=1 {S
 # %% [markdown]
 # In the second case `cuda:1` does not exist: `CUDA error: invalid device ordinal`. And a task that
 # sees one GPU only may be unable to send to its neighbours directly (CUDA peer-to-peer). Ask for
-# GPUs per node, or write `LOCAL_RANK % device_count`, which is right in both.
+# GPUs per node. Where you can't, add `--gpu-bind=none`, or write `LOCAL_RANK % device_count`, which
+# is right in both.
 #
 # ### The batch
 #
@@ -343,8 +352,9 @@ lab.run(
 # %% [markdown]
 # They did find the store: its address was given. Then each rank published its own address,
 # 127.0.1.1, and its peer tried to connect there. On every host that is the host itself, where
-# nobody was waiting. `remote=[127.0.1.1]` in the error says it all. (Each task's exit code is that
-# of `grep`, the last command of its pipe.) The fix is one variable:
+# nobody was waiting. `remote=[127.0.1.1]` in the error says it all. And srun failed, yet the exit
+# code is 0, that of `grep`: in job files with pipes, write `set -o pipefail`. The fix is one
+# variable:
 
 # %%
 lab.run(
@@ -394,20 +404,25 @@ print(exercise.check("hosts_of", hosts_of))
 #
 # ### Third: job files with a fault
 #
-# Eight job files, each with one fault that is found on real clusters. Choose two or more. First
-# read the file and say what will happen. Then edit it and have it checked: the check runs it on two
-# hosts, and reports its state, what it printed, and on how many ranks and hosts it trained.
-# `exercise.solution("job_...")` shows what was wrong.
+# Eight job files, each with one fault that is found on real clusters. They should train on four
+# ranks over two hosts, the last one on two.
+#
+# | file | how it ends |
+# |---|---|
+# | `job_space` | COMPLETED, on two ranks of one host |
+# | `job_path` | FAILED, "can't open file" |
+# | `job_address`, `job_localhost` | FAILED: others never come, or refuse the connection |
+# | `job_early` | FAILED: the folder "may hold another run", or an address is in use |
+# | `job_alone` | FAILED, "1/4 clients joined" |
+# | `job_twice` | FAILED, an error of the rendezvous |
+# | `job_agents` | told to save and to queue again, it dies of the signal |
+#
+# Choose two or more: start them by name, edit the files, and have them checked. The check runs a
+# file on two hosts, and reports its state, what it printed, and on how many ranks and hosts it
+# trained. `exercise.solution("job_...")` shows what was wrong.
 
 # %%
-print(exercise.start("job_space"))
-print(exercise.start("job_path"))
-print(exercise.start("job_address"))
-print(exercise.start("job_early"))
-print(exercise.start("job_alone"))
-print(exercise.start("job_twice"))
-print(exercise.start("job_localhost"))
-print(exercise.start("job_agents"))
+print(exercise.start("job_space"))  # or another name
 
 # %%
 print(exercise.check("job_space"))
@@ -424,7 +439,8 @@ print(exercise.check("job_agents"))
 #
 # **Use several hosts** when one host is full: in memory (lesson 08), or because the training takes
 # too long and its batch may grow (lesson 04c). One host with eight GPUs is faster, and breaks less
-# often, than two with four.
+# often, than two with four. (In NVIDIA's GB200 NVL72, NVLink joins the 72 GPUs of 18 hosts: there
+# the border that matters is that of the rack, not of the host.)
 #
 # **srun with a task for each rank**: the fewest programs between Slurm and the ranks; with
 # `--kill-on-bad-exit`, all end when one fails. **srun with torchrun**: the same line on any
@@ -464,7 +480,7 @@ lab.stop()
 #   (GRES) scheduling*, *Job array support*.
 # - PyTorch documentation: *torchrun (Elastic Launch)*, *Rendezvous*; the order of hosts is that of
 #   torch/distributed/elastic/rendezvous/dynamic_rendezvous.py in torch 2.13.
-# - NVIDIA, *NCCL user guide*: environment variables.
+# - NVIDIA, *NCCL user guide*: environment variables. *GB200 NVL72*: 18 hosts in one NVLink domain.
 # - Debian Reference, section 5.1.1: the host's name and 127.0.1.1.
 # - Hockney, *The communication challenge for MPP*, Parallel Computing 20, 1994. Alpha and beta.
 # - Linux manual pages: unshare(1), hosts(5), tc-tbf(8).

@@ -50,29 +50,6 @@ plots.show(hosts.signs_of_failure())
 # 2. **When the end is known**, such as a time limit: ask for a warning, save, and queue again.
 # 3. **When it is not known**: save every now and then, and restart, on fewer hosts if need be.
 # 4. **Afterwards**: find out which host it was, or it will be the same one again.
-#
-# ### A job that is told of its end
-#
-# At its time limit Slurm ends a job: first it sends TERM, and KILL after `KillWait` seconds (30 by
-# default). `#SBATCH --signal=B:USR1@60` asks for a warning, the signal USR1, 60 seconds before the
-# limit. The **B** means that only the shell of the job file gets it. A signal to all processes
-# would reach torchrun's agents too, and end them.
-
-# %%
-plots.show(hosts.requeued_job())
-
-# %% [markdown]
-# Why a file between shell and ranks? All ranks must stop after the *same* step, or those that go on
-# wait for those that have left. So they look for the file after each step, and an all-reduce tells
-# all of them if one has seen it. (On GPUs reading its result makes the script wait for the GPU: do
-# it every few steps, let rank 0 alone look, and remember that a file on NFS can be seen a minute
-# late. Ask for a longer warning.)
-#
-# **Preemption**, where a job with priority takes the hosts, ends a job in much the same way. But
-# Slurm sends TERM, to the tasks, and waits `GraceTime` seconds before KILL; the file's own signal
-# comes only where the site has set `SlurmctldParameters=preempt_send_user_signal`, which
-# `scontrol show config` shows. The jobs of an array are queued again one by one: each has a
-# `SLURM_JOB_ID` of its own.
 
 # %% [markdown]
 # ## Predict
@@ -104,8 +81,19 @@ guess_again
 # %% [markdown]
 # ## What changes
 #
-# In the job file: the warning, the trap, and `requeue`. `--open-mode=append` keeps the first
-# attempt's output; without it the second attempt overwrites the log of the first.
+# ### A job that is told of its end
+#
+# At its time limit Slurm ends a job: first it sends TERM, and KILL after `KillWait` seconds (30 by
+# default). `#SBATCH --signal=B:USR1@60` asks for a warning, the signal USR1, 60 seconds before the
+# limit. The **B** means that only the shell of the job file gets it. A signal to all processes
+# would reach torchrun's agents too, and end them.
+
+# %%
+plots.show(hosts.requeued_job())
+
+# %% [markdown]
+# In the job file: the trap, and `requeue`. `--open-mode=append` keeps the first attempt's output;
+# without it the second attempt overwrites the log of the first.
 
 # %%
 from bootcamp.paths import SRC
@@ -117,9 +105,22 @@ print(text[text.index("# B:USR1") :])
 # In the script, after each step: is the file there, for any rank? Then save now, and leave.
 
 # %%
-lines = (SRC / "snippets" / "ddp_stopped.py").read_text().splitlines()
-begin = next(number for number, line in enumerate(lines) if "told = torch" in line)
-print("\n".join(lines[begin : begin + 6]))
+from bootcamp_lessons import excerpts
+
+excerpts.piece(SRC / "snippets" / "ddp_stopped.py", "told = torch", "run.finish")
+
+# %% [markdown]
+# Why a file between shell and ranks? All ranks must stop after the *same* step, or those that go on
+# wait for those that have left. So they look for the file after each step, and an all-reduce tells
+# all of them if one has seen it. (On GPUs reading its result makes the script wait for the GPU: do
+# it every few steps, let rank 0 alone look, and remember that a file on NFS can be seen a minute
+# late. Ask for a longer warning.)
+#
+# **Preemption**, where a job with priority takes the hosts, ends a job in much the same way. But
+# Slurm sends TERM, to the tasks, and waits `GraceTime` seconds before KILL; the file's own signal
+# comes only where the site has set `SlurmctldParameters=preempt_send_user_signal`, which
+# `scontrol show config` shows. The jobs of an array are queued again one by one: each has a
+# `SLURM_JOB_ID` of its own.
 
 # %% [markdown]
 # ## Run it
@@ -181,9 +182,13 @@ claim.equal(
 # batch*, each rank takes more samples, in more micro-batches (lesson 02b).
 #
 # It matters which host is lost: the agents meet at a store on the host of `--rdzv-endpoint`, here
-# host0. Without that one the run is over, and the job has to be queued again. Under Slurm three
-# options keep a job alive that has lost a host, see `src/jobs/ddp_elastic.sbatch`: `#SBATCH
-# --no-kill`, and for srun `--no-kill --kill-on-bad-exit=0 --wait=0`.
+# host0. Without that one the run is over, and the job has to be queued again. And Slurm ends a job
+# that has lost a host, unless `--no-kill` and two more options of srun forbid it:
+
+# %%
+from bootcamp_lessons.labs import hosts_lab
+
+hosts_lab.show_file("src/jobs/ddp_elastic.sbatch", parent="src/jobs/ddp_torchrun.sbatch")
 
 # %%
 from bootcamp import Table
@@ -324,24 +329,21 @@ def look_first(logs):
 print(exercise.check("look_first", look_first))
 
 # %% [markdown]
-# ### Second: the batch of a smaller world
+# ### Second: write the trap
 #
-# `micro_batches(global_batch, micro_batch, ranks)` returns how many passes the rank with the most
-# samples makes in a step. A pass has at most `micro_batch` samples, and the ranks' shares differ by
-# at most one sample.
-
+# This job asks for a warning, and nothing in its file answers. Write what is missing, without
+# looking above. The check sends USR1 on the way: the job must save, be queued again, go on, and
+# have the losses of one process.
 
 # %%
-def micro_batches(global_batch, micro_batch, ranks):
-    # your turn: return a whole number
-    ...
+print(exercise.start("job_trap"))
 
-
-print(exercise.check("micro_batches", micro_batches))
+# %%
+print(exercise.check("job_trap"))
 
 # %% [markdown]
-# `exercise.solution("look_first")` and `exercise.solution("micro_batches")` show solutions. At the
-# end, the cluster is stopped.
+# `exercise.solution("look_first")` and `exercise.solution("job_trap")` show solutions. At the end,
+# the cluster is stopped.
 
 # %%
 lab.stop()
@@ -358,6 +360,12 @@ lab.stop()
 #
 # **Elastic** when half of the hosts are better than none. Not when the job needs the memory of all
 # of them, as with shards, or when a spare host is cheaper: ask Slurm for one more than you need.
+# torchrun with `--nnodes 2` lets a third agent wait until one of the two is lost.
+#
+# **On many hosts**: torchft lets the other replicas go on while one is replaced; NVIDIA's
+# Resiliency Extension starts ranks anew inside their processes, and looks for slow ones. Before
+# long jobs `dcgmi diag -r 3` tests the GPUs. A GPU that computes wrongly reports nothing: only
+# another one's result for the same input shows it.
 
 # %% [markdown]
 # ## Sources
@@ -369,5 +377,6 @@ lab.stop()
 # - Paxson et al., *Computing TCP's Retransmission Timer*, RFC 6298, 2011.
 # - Slurm documentation: sbatch (`--signal`, `--requeue`, `--open-mode`), scancel, preemption,
 #   slurm.conf (`KillWait`, `Prolog`, `HealthCheckProgram`).
-# - PyTorch documentation: *torchrun (Elastic Launch)*, *Rendezvous*, *Flight Recorder*.
+# - PyTorch documentation: *torchrun (Elastic Launch)*, *Rendezvous*, *Flight Recorder*; *torchft*.
+#   NVIDIA, *Resiliency Extension*; *DCGM*.
 # - Linux manual pages: signal(7), tcp(7), network_namespaces(7).

@@ -1,4 +1,4 @@
-"""Exercises of lessons 09 and 09b: places of ranks, lists of hosts, culprits, micro-batches."""
+"""Exercises of lessons 09 and 09b: places of ranks, lists of hosts, culprits."""
 
 import re
 
@@ -116,21 +116,3 @@ def look_first(logs):
         return min(own, key=lambda rank: logs[rank]["seconds"])
     silent = [rank for rank in range(len(logs)) if rank not in errors]
     return silent[0] if silent else -1
-
-
-@FunctionTask.from_solution(
-    hint="First the samples of the rank that has most, then the passes for them. Both round up.",
-    stronger="Rounding up without floats: -(-a // b).",
-    cases=((512, 8, 16), (512, 8, 15), (30, 4, 4), (16, 32, 2)),
-    unit="passes",
-    mistakes={
-        ("-(-", "("): "Rounded down, some samples are left out: it is another training.",
-        ("global_batch // ranks", "global_batch"): "That is the number for all ranks together.",
-        (lambda global_batch, micro_batch, ranks: micro_batch): "That leaves each rank's number as "
-        "it was in the larger world: the global batch shrinks with the ranks.",
-    },
-)
-def micro_batches(global_batch, micro_batch, ranks):
-    """How many micro-batches each rank computes in a step, so that the global batch stays."""
-    share = -(-global_batch // ranks)
-    return -(-share // micro_batch)

@@ -1,5 +1,6 @@
 """Lesson 09's experiments: how ranks of two hosts are started, and what their link costs."""
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,9 +139,14 @@ def scheduler_table() -> Table:
     return Table(rows, "The same training in src/jobs/elsewhere")
 
 
-def show_file(path: str) -> None:
-    """Display a file of the course as code."""
+def show_file(path: str, parent: str = "") -> None:
+    """Display a file of the course as code; with a parent, only the lines that differ from it."""
     from IPython.display import Markdown, display
 
+    text = (ROOT / path).read_text()
     kind = {".sbatch": "bash", ".py": "python", ".yaml": "yaml"}[Path(path).suffix]
-    display(Markdown(f"```{kind}\n{(ROOT / path).read_text()}```"))
+    if parent:
+        both = [each.splitlines(keepends=True) for each in ((ROOT / parent).read_text(), text)]
+        changed = [line for line in difflib.unified_diff(*both, n=0) if line[:2] != "@@"]
+        kind, text = "diff", "".join(changed[2:])
+    display(Markdown(f"```{kind}\n{text}```"))
