@@ -358,8 +358,8 @@ claim.larger(
 # %% [markdown]
 # ## Prove it
 #
-# Look at "shares of the batch": one. All ranks trained the same samples, and the proof requires
-# that of ranks that hold one model together.
+# Unfold it and look at "shares of the batch": one. All ranks trained the same samples, and the
+# proof requires that of ranks that hold one model together.
 
 # %%
 display(sharding_tables.list_proofs([(name, one) for name, both in proofs.items() for one in both]))

@@ -17,6 +17,8 @@ def with_code(text: str) -> str:
 class Table:
     """Dictionaries as rows, the first one's keys as columns; a caption says what and from where."""
 
+    folded = False  # whether only the caption is shown; a page unfolds the rest
+
     def __init__(self, rows: list[dict], caption: str = ""):
         self.rows, self.caption = rows, caption
         self.columns = list(rows[0]) if rows else []
@@ -54,7 +56,7 @@ class Table:
             side = ">" if self._is_numeric(name) else "<"
             padded.append([f"{c:{side}{width}}" for c in (name, "-" * width, *cells)])
         lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
-        return "\n".join([self.caption, *lines] if self.caption else lines)
+        return "\n".join(filter(None, [self.caption, *lines[: 0 if self.folded else None]]))
 
     __repr__ = __str__
 
@@ -75,8 +77,10 @@ class Table:
 
         head = row('th scope="col"', self.columns)
         body = "".join(row("td", cells) for cells in self._cells())
-        caption = self.caption and f'<caption style="{STYLE}">{html.escape(self.caption)}</caption>'
-        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
+        text = html.escape(self.caption)
+        caption = text and not self.folded and f'<caption style="{STYLE}">{text}</caption>'
+        table = f"<table>{caption or ''}<thead>{head}</thead><tbody>{body}</tbody></table>"
+        return f"<details><summary>{text}</summary>{table}</details>" if self.folded else table
 
 
 def _value(thing, column: str | Callable):

@@ -39,8 +39,10 @@ class Proof(Table):
     def __init__(self, pair: Pair, rows: list[dict]):
         self.pair, self.run, self.baseline = pair, pair.run, pair.baseline
         self.failed = [row for row in rows if row["same"] == "NO"]
+        self.folded = not self.failed
         verdict = "NOT the same training" if self.failed else "the same training"
-        how = f"{self.run.config.get('optimizer')}: {verdict}"
+        how = f"{self.run.config.get('optimizer')}: {verdict}, {len(rows) - len(self.failed)} of "
+        how += f"{len(rows)} comparisons agree"
         super().__init__(rows, f"{self.run.label} against {self.baseline.label}, {how}")
         if not self.failed:
             self.columns.remove("hint")
@@ -50,9 +52,8 @@ class Proof(Table):
         if not self.failed:
             return self
         text = f"{self.run.label} is not the same training as {self.baseline.label}:"
-        for row in self.failed:
-            text += f"\n- {row['compared']}: {number(row['measured'])}, allowed {row['allowed']}. "
-            text += row["hint"]
+        for what, found, allowed, _, hint in map(dict.values, self.failed):
+            text += f"\n- {what}: {number(found)}, allowed {allowed}. {hint}"
         raise NotTheSame(text)
 
 
@@ -81,10 +82,8 @@ def _check_comparable(run: Run, baseline: Run) -> None:
         if which.status != "ok":
             raise ValueError(f"{which.folder.name} ended with status {which.status}, not ok")
         if not which.config:
-            raise ValueError(
-                f"{which.folder.name} left no record to compare: its script needs the seam of "
-                "lesson 13, own_script.begin() and own_script.Run"
-            )
+            needs = "its script needs the seam of lesson 13, own_script.begin() and own_script.Run"
+            raise ValueError(f"{which.folder.name} left no record to compare: {needs}")
     both = set(run.config.get("own_flags", ())) & set(baseline.config.get("own_flags", ()))
     for name in [*SAME_SETTINGS, *sorted(both)]:
         if run.config.get(name) != baseline.config.get(name):
@@ -97,10 +96,10 @@ Comparison = tuple[str, Any, Any, str | Callable[[Pair], str]]
 
 def _make_row(pair: Pair, what: str, measured, allowed, hint: str | Callable) -> dict:
     same = measured <= allowed if isinstance(allowed, float) else measured == allowed
-    row = {"compared": what, "measured": measured, "allowed": allowed}
-    if same:
-        return row | {"same": "yes", "hint": None}
-    return row | {"same": "NO", "hint": hint if isinstance(hint, str) else hint(pair)}
+    row = {"compared": what, "measured": measured, "allowed": allowed, "same": "yes", "hint": None}
+    if not same:
+        row |= {"same": "NO", "hint": hint if isinstance(hint, str) else hint(pair)}
+    return row
 
 
 def _list(values: Iterable) -> str:
@@ -172,14 +171,10 @@ def _compare_parameters(pair: Pair) -> Iterator[Comparison]:
 def _compare_notes(pair: Pair) -> Iterator[Comparison]:
     """Each rank must have noted what the baseline noted, as often."""
     for name, expected in pair.baseline.ranks[0].get("noted", {}).items():
-        distances = [
-            loss_distance(*both)
-            for mine in pair.noted(name)
-            for both in zip_longest(mine, expected, fillvalue=math.nan)
-        ]
+        ranks = (zip_longest(mine, expected, fillvalue=math.nan) for mine in pair.noted(name))
+        worst = max((loss_distance(*both) for pairs in ranks for both in pairs), default=0.0)
         hint = partial(diagnosis.explain_noted, name=name)
-        what = f"largest difference of {name}, as noted"
-        yield what, max(distances, default=0.0), pair.tolerance, hint
+        yield f"largest difference of {name}, as noted", worst, pair.tolerance, hint
 
 
 def _compare_files(pair: Pair) -> Iterator[Comparison]:
