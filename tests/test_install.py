@@ -40,7 +40,8 @@ class Pip:
         self.asked.append(arguments[-1])
         if arguments[-1] == self.fails:
             return SimpleNamespace(returncode=7)
-        named = ["bootcamp" if each == "." else each for each in arguments]
+        course = ["bootcamp", *install.project()["project"]["dependencies"]]
+        named = [*arguments, *(course if "." in arguments else [])]
         names = [install.plain(each) for each in named if each[0].isalpha()]
         pins = {"bootcamp": install.project()["project"]["version"], **install.pins()}
         self.here |= {n: pins[n] for n in names if n in pins and n not in self.absent}
@@ -75,9 +76,12 @@ def test_reader_gets_what_a_lesson_needs_and_nothing_twice(pip, capsys, tmp_path
     assert pip.asked[3:] == [last("serving")]
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "1 of 1: the group serving ...", "nothing is said of what is not left out"
+    del pip.here["numpy"]
+    assert pip.call() == 0
+    assert pip.asked[4:] == [last("lab")], "with which the core comes"
     pip.here["numpy"] = "1.0"
     assert pip.call() == 0
-    assert pip.asked[4:] == READER, "another version than the pin"
+    assert pip.asked[5:] == READER, "another version than the pin"
 
 
 def test_all_installs_every_group_but_horovods_and_download_fetches_it_too(

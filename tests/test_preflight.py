@@ -81,8 +81,8 @@ def test_before_the_installation_a_machine_can_be_installed(tmp_path):
         ("jupytext", "test", checks.LIMITS),
     ],
 )
-def test_missing_package_is_named_with_its_pin(package, group, verdict, monkeypatch):
-    """In an environment in which the installation has ended, it would not mend it."""
+def test_missing_package_is_named_with_what_installs_it(package, group, verdict, monkeypatch):
+    """make takes an environment for complete in which the installation has ended."""
     monkeypatch.setattr(checks, "is_made", lambda: True)
     monkeypatch.setenv("BOOTCAMP_WITHOUT", package)
     monkeypatch.setattr(sys, "executable", "/zoë m/.venv/bin/python")
@@ -93,8 +93,7 @@ def test_missing_package_is_named_with_its_pin(package, group, verdict, monkeypa
     assert row["verdict"] == verdict
     python, *given = shlex.split(row["to do"])
     assert python == "/zoë m/.venv/bin/python", "it can be pasted where the path has a blank"
-    assert given[:3] == ["-m", "pip", "install"]
-    assert [pin.partition("==")[0] for pin in given[3:]] == missing
+    assert given == ["tools/install.py", *([group] if group == "test" else [])]
     if package == "torch":
         assert "not tried" in rows["ranks talk"]["found"]
 
@@ -110,7 +109,7 @@ def test_packages_that_are_not_for_this_python_or_not_as_pinned(monkeypatch):
     rows = check("packages")
     assert rows["packages: megatron"]["found"] == "none for this Python or system"
     assert rows["packages: core"]["found"].startswith("numpy 2.")
-    assert "numpy==1.0" in rows["packages: core"]["to do"]
+    assert rows["packages: core"]["to do"].startswith("Not tested with these. ")
 
 
 def test_old_python_is_told_so_and_nothing_else(monkeypatch):
@@ -133,12 +132,9 @@ def test_ranks_really_talk():
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, "its supervisor did, at its end, since Python 3.12"
     said = json.loads(done.stdout.splitlines()[-1])
-    assert all(rate > 0 for rate in said["rates"].values())
-    row = preflight.judge(**said)
-    assert f"{said['ranks']} ranks, {said['backend']}: 64 KiB" in row["found"]
-    assert row["needed"].endswith("MB/s with 32 MiB"), "the size that is judged"
-    crawl = {**said, "rates": {1 << 25: 1e6}}
-    assert preflight.judge(**crawl)["verdict"] == checks.LIMITS
+    assert said["rate"] > 0
+    assert f"{said['ranks']} ranks, {said['backend']}: " in preflight.judge(**said)["found"]
+    assert preflight.judge(**{**said, "rate": 1e6})["verdict"] == checks.LIMITS
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,11 @@ def steps(wanted: list[str], download: str | None = None) -> list[Step]:
     # setuptools is installed first, so the package can be built without asking the index for it
     course = [*how, "--no-build-isolation", *([] if download else ["--editable"]), "."]
     lines = [line for name in READER for line in known[name]]
+    core = project()["project"]["dependencies"]
     found = [
         Step("torch", torch, ["torch"]),
         Step("setuptools", [*how, "setuptools"], ["setuptools"]),
-        Step("the course and JupyterLab", [*course, *lines], ["bootcamp", *lines]),
+        Step("the course and JupyterLab", [*course, *lines], ["bootcamp", *core, *lines]),
     ]
     for name in wanted:
         optional = name if name in OPTIONAL else None

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import preflight_checks as checks  # noqa: E402
 from preflight_checks import INSTALL, LIMITS, NOT_READY, ROOT, TO_INSTALL, row  # noqa: E402
 
-SHOWN_BYTES = (1 << 16, 1 << 20, 1 << 25)  # of the all-reduce
-SLOWEST = {"gloo": 50e6, "nccl": 1e9}  # bytes per second of the largest; less is a fault
+SIZE = 32 << 20  # bytes of the all-reduce
+SLOWEST = {"gloo": 50e6, "nccl": 1e9}  # bytes per second; less is a fault
 MEASURE_SECONDS = 26
 
 
@@ -64,14 +64,11 @@ def ranks_talk() -> dict:
         return row(label, last[0], needed, NOT_READY, fix)
 
 
-def judge(backend: str, ranks: int, rates: dict, gpus_of_torch: int) -> dict:
-    """The row of an all-reduce: rates are bytes per second by size in bytes."""
-    sizes = {int(size): rate for size, rate in rates.items()}
-    names = {size: f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB" for size in sizes}
-    shown = ", ".join(f"{names[size]} {rate / 1e6:,.0f} MB/s" for size, rate in sizes.items())
-    text, judged = f"{ranks} ranks, {backend}: {shown}", max(sizes)
-    needed = f"{SLOWEST[backend] / 1e6:,.0f} MB/s with {names[judged]}"
-    if sizes[judged] < SLOWEST[backend]:
+def judge(backend: str, ranks: int, rate: float, gpus_of_torch: int) -> dict:
+    """The row of an all-reduce of SIZE: its rate is in bytes per second."""
+    text = f"{ranks} ranks, {backend}: {rate / 1e6:,.0f} MB/s"
+    needed = f"{SLOWEST[backend] / 1e6:,.0f} MB/s with {SIZE >> 20} MiB"
+    if rate < SLOWEST[backend]:
         fix = "Other programs take the cores, or GPUs have a slow link (nvidia-smi topo -m)."
         return row("ranks talk", text, needed, LIMITS, fix)
     if gpus_of_torch == 0 and shutil.which("nvidia-smi"):
@@ -95,29 +92,23 @@ def measure() -> None:
         sys.exit(str(error).splitlines()[0])
     sweep = json.loads((run.folder / "sweep.json").read_text())
     shutil.rmtree(run.folder)
-    rates = {r["bytes"]: r["algorithm_bandwidth_bytes_per_second"] for r in sweep["rows"]}
-    rates = {size: rates[size] for size in SHOWN_BYTES}
+    (row,) = (row for row in sweep["rows"] if row["bytes"] == SIZE)
     about = {"backend": sweep["backend"], "ranks": ranks, "gpus_of_torch": launch.gpu_count()}
-    print(json.dumps({**about, "rates": rates}))
+    print(json.dumps({**about, "rate": row["algorithm_bandwidth_bytes_per_second"]}))
 
 
 def run_checks(options) -> list[dict]:
     """All rows; of a Python that is too old only that."""
     if not checks.modern():
         return checks.python(options)
-    known = {**checks.CHECKS, "launch": lambda _: [ranks_talk()]}
-    return [
-        each for name in known if name in options.only for each in _rows(name, known[name], options)
-    ]
-
-
-def _rows(name, check, options) -> list[dict]:
-    """The rows of one check; one that fails must not hide the others."""
-    try:
-        return check(options)
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        return [row(name, text, "a check that ends", LIMITS, "Tell the instructor.")]
+    known, found = {**checks.CHECKS, "launch": lambda _: [ranks_talk()]}, []
+    for name in (name for name in known if name in options.only):
+        try:
+            found += known[name](options)
+        except Exception as error:  # which must not hide the other rows
+            text = f"{type(error).__name__}: {error}"
+            found.append(row(name, text, "a check that ends", LIMITS, "Tell the instructor."))
+    return found
 
 
 def table(rows: list[dict]) -> str:
@@ -196,13 +187,9 @@ def main() -> int:
     ready = worst(rows) != NOT_READY
     seconds = time.monotonic() - began
     if options.json:
-        who = {"host": socket.gethostname(), "user": user()}
-        print(
-            json.dumps(
-                {**who, "ready": ready, "verdict": worst(rows), "seconds": seconds, "checks": rows},
-                indent=1,
-            )
-        )
+        said = {"host": socket.gethostname(), "user": user(), "ready": ready}
+        said |= {"verdict": worst(rows), "seconds": seconds, "checks": rows}
+        print(json.dumps(said, indent=1))
     else:
         print(f"{table(rows)}\n\n{verdict(rows)} ({seconds:.0f} s)")
     return 0 if ready else 1

@@ -105,17 +105,15 @@ def gpus(_) -> list[dict]:
         fix = "Ask an administrator where nvidia-smi is, and add its folder to PATH."
         return [row(label, found, needed, LIMITS if hidden else READY, fix)]
     query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    fix = (
-        "Repair the driver (nvidia-smi shows it, and should end at once), or go on with CPU ranks."
-    )
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=10)
+        failed, said = answer.returncode, (answer.stdout or answer.stderr).strip().splitlines()
     except subprocess.TimeoutExpired:
-        return [row(label, "nvidia-smi hangs", "a driver that works", LIMITS, fix)]
-    if answer.returncode:
-        said = (answer.stdout or answer.stderr).strip().splitlines()
-        return [row(label, said[-1] if said else "no answer", "a driver that works", LIMITS, fix)]
-    return [row(label, "; ".join(answer.stdout.split("\n")).strip("; ") or "none", needed)]
+        failed, said = True, ["nvidia-smi hangs"]
+    if not failed:
+        return [row(label, "; ".join(said) or "none", needed)]
+    fix = "Repair the driver (nvidia-smi shows it, and should end at once), or use CPU ranks."
+    return [row(label, said[-1] if said else "no answer", "a driver that works", LIMITS, fix)]
 
 
 def packages(_) -> list[dict]:
@@ -127,7 +125,7 @@ def packages(_) -> list[dict]:
         versions = {name: version(name) for name in names}
         missing = [name for name, there in versions.items() if there is None]
         other = {n: v for n, v in versions.items() if v and pins.get(n, v) != v}
-        text, verdict, fix = f"{len(names)} as pinned", READY, _how_to_install(missing, pins)
+        text, verdict, fix = f"{len(names)} as pinned", READY, _how_to_install(group)
         if group not in GROUPS and missing == names:
             text = "none yet: a lesson asks" if names else "none for this Python or system"
         elif missing:
@@ -135,7 +133,7 @@ def packages(_) -> list[dict]:
             verdict = LIMITS if group not in GROUPS else NOT_READY if is_made() else TO_INSTALL
         elif other:
             text, verdict = ", ".join(map(" ".join, other.items())), LIMITS
-            fix = f"Not tested with these. {_how_to_install(list(other), pins)}"
+            fix = f"Not tested with these. {fix}"
         found.append(row(f"packages: {group}", text, needed, verdict, fix))
     return found
 
@@ -157,14 +155,11 @@ def version(package: str) -> str | None:
         return None
 
 
-def _how_to_install(names: list[str], pins: dict[str, str]) -> str:
-    """Say what to type. In an environment that lacks a few packages, only these."""
-    if not is_made():
-        return INSTALL
-    python = Path(sys.executable)
-    shown = python.relative_to(ROOT) if ROOT in python.parents else python
-    exact = " ".join(f"{name}=={pins[name]}" if name in pins else name for name in names)
-    return f"{shlex.quote(str(shown))} -m pip install {exact}"
+def _how_to_install(group: str) -> str:
+    """Say what to type, also in an environment that make takes for complete."""
+    groups = [] if group in GROUPS else [group]
+    again = shlex.join([sys.executable, "tools/install.py", *groups])
+    return again if is_made() else INSTALL
 
 
 def wanted() -> dict[str, list[str]]:
@@ -281,8 +276,6 @@ def extras(_) -> list[dict]:
 
     built = version("horovod") or "not built yet: make horovod does it, once (minutes)"
     no_compiler = "Horovod is hidden." if is_hidden("horovod") else build.obstacle()
-    if version("torch") and not version("horovod") and build.failed_log().exists():
-        no_compiler = f"Horovod did not build: see {build.failed_log()}"
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     given = [  # what it is, what is in the way, what else is found, what needs it, what to do
         ("C++ compiler", no_compiler, f"found, Horovod {built}", "lesson 05, to build Horovod")

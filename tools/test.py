@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import processes  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
-from bootcamp.launcher import forkserver  # noqa: E402
+from bootcamp.launcher import forkserver, process_tree  # noqa: E402
 
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
@@ -83,22 +83,10 @@ def still_there(mark: str, seconds: float = 20.0) -> dict[int, str]:
     deadline = time.monotonic() + seconds
     while True:
         reap()
-        found = {pid: " ".join(command) for pid, command in marked(mark)}
+        found = process_tree.find_marked("BOOTCAMP_TEST_RUN", mark) - MAY_STAY
         if not found or time.monotonic() > deadline:
-            return found
+            return {pid: process_tree.read_command(pid) for pid in found}
         time.sleep(0.2)
-
-
-def marked(mark: str):
-    """The living processes with this run's mark that have to end: id and command."""
-    for process in psutil.process_iter():
-        try:
-            alive = process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-            mine = alive and process.environ().get("BOOTCAMP_TEST_RUN") == mark
-            if mine and process.pid not in MAY_STAY:
-                yield process.pid, process.cmdline()
-        except psutil.Error:
-            continue
 
 
 def left_by_hosts() -> set[str]:
