@@ -123,8 +123,8 @@ src/bootcamp/drawing/plots/run_bars.py: tests/test_figures.py -k sent_bytes
 + counted = formula
 # an interval that is too narrow
 src/bootcamp/experiments/claims.py: tests/test_claims.py -k interval
-- half = T_99[count] * stdev(logarithms)
-+ half = stdev(logarithms)
+- probability += 2 * math.comb
++ probability += math.comb
 # two ranks may train the same samples
 src/bootcamp/experiments/equality.py: tests/test_equality.py -k "rejects and whole"
 - yield "samples that two ranks trained on", pair.repeated_samples, 0, hint

@@ -195,13 +195,12 @@ runs.table(first, alone)
 plots.show(plots.loss_curves(alone, first))
 
 # %% [markdown]
-# The dashboard has all runs of this machine, and recorded runs of the course. Choose two (with
-# Ctrl or Shift), then what to compare.
+# Each run stays on the disk, so an earlier one can be compared at any time. The last three of this
+# machine:
 
 # %%
-from bootcamp import dashboard
-
-chooser = dashboard.show()
+ended_well = [run for run in runs.all_runs() if run.status == "ok" and run.steps]
+runs.table(*ended_well[-3:])
 
 # %% [markdown]
 # ## Prove it

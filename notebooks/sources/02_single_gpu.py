@@ -230,6 +230,7 @@ claim.faster(
     "`AdamW(fused=True)` takes a step in less time than `AdamW(fused=False)`.",
     lambda: one_device.adamw_seconds(fused=True),
     lambda: one_device.adamw_seconds(fused=False),
+    names=("fused", "not fused"),
     supported="The arithmetic is the same, what is saved is passes over memory, and calls.",
     otherwise="Where the state fits into a cache, or memory is busy, passes may cost the same.",
 )
@@ -282,10 +283,10 @@ two_workers = trial(SNIPPETS / "loader_workers.py", ranks=1, device="cpu", worke
 claim.faster(
     "single_gpu_loader_workers",
     "With two workers a step that waits for its data takes less than half the time.",
-    two_workers,
-    loader,
+    lambda: parse_printed(two_workers())[0]["seconds_per_batch"],
+    lambda: parse_printed(loader())[0]["seconds_per_batch"],
     by=2,
-    of=lambda run: parse_printed(run)[0]["seconds_per_batch"],
+    names=("two workers", "none"),
     otherwise="Workers that get no core of their own read late.",
 )
 

@@ -125,6 +125,7 @@ claim.faster(
     "For 77 small tensors the fused AdamW takes less time than the for-loop.",
     lambda: faster_step.measure_seconds(adamw["fused"]),
     lambda: faster_step.measure_seconds(adamw["for-loop"]),
+    names=("fused", "the for-loop"),
     otherwise="A call costs a CPU core little beside its arithmetic; on a GPU each is a launch.",
 )
 

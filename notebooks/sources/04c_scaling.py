@@ -314,7 +314,8 @@ exercise.check("ranks_for_speed_up", ranks_for_speed_up)
 # **Do not** when a rank computes for a shorter time than the averaging takes: a small model, a
 # small share of the batch, a slow network. Accumulate gradients, or stay with fewer devices.
 #
-# **To compare runs of your own:** `from bootcamp import dashboard`, then `dashboard.show()`.
+# **To compare runs of your own:** `runs.table(*runs.all_runs()[-5:])` is one of
+# your last five runs, and each function of `plots` takes runs too.
 # *More ranks, same batch* draws the speed-up of the runs that you choose.
 #
 # ## Sources

@@ -27,7 +27,6 @@ from bootcamp import (
     plots,
     predict,
     script_diff,
-    trial,
     variant,
     warm_up,
 )
@@ -317,10 +316,11 @@ short |= {"model": "mlp", "steps": 5, "trace_step": 3}
 claim.faster(
     "ddp_late_rank_shows_on_the_others",
     "Rank 0's collectives take less than half the time when rank 1 is not late.",
-    trial("ddp", RANKS, **short),
-    trial(late, RANKS, **short),
+    lambda: launch("ddp", RANKS, **short).ranks[0]["communication_seconds"],
+    lambda: launch(late, RANKS, **short).ranks[0]["communication_seconds"],
     by=2,
-    of=lambda run: run.ranks[0]["communication_seconds"],
+    seconds=30,
+    names=("communication beside a rank in time", "beside a late one"),
     otherwise="Here the ranks wait for each other about as long without the delay.",
 )
 

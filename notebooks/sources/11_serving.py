@@ -264,6 +264,7 @@ with serving_lab.start_two_servers(PLACE / "gpt", asked) as (best, plain):
         "Two instances with batches of 8 answer more requests than one without.",
         best,
         plain,
+        names=("two instances with batches", "one without"),
         supported="Overhead is shared by a batch, and a second core computes.",
         otherwise="Server, instances and client may compete for the same cores here.",
     )

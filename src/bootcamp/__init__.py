@@ -41,7 +41,6 @@ FRONT_DOOR = {
     "script_diff": "scripts.diff:script_diff",
     # figures and widgets
     "plots": "drawing.plots",
-    "dashboard": "widgets.dashboard",
     "diff_viewer": "widgets.diff_viewer",
     "monitor": "widgets.monitor",
     "simulators": "bootcamp_lessons.simulators",

@@ -2,9 +2,9 @@
 
 How long an all-reduce takes, from one number to 32 MiB, on whatever back end this machine has.
 
-`sweep.json` in the run folder holds a row for each size: its fastest call, which tells what the
-link takes, its median call, which tells how much the machine adds, and the two bandwidths of the
-fastest as nccl-tests defines them (bootcamp/costs/alpha_beta.py).
+`sweep.json` in the run folder holds a row for each size: the seconds of all its calls, of the
+fastest, which tells what the link takes, of the median one, which tells how much the machine adds,
+and the two bandwidths of the fastest as nccl-tests defines them (bootcamp/costs/alpha_beta.py).
 """
 
 import time
@@ -60,6 +60,7 @@ rows = [
         "bytes": size,
         "seconds": fastest[column],
         "median_seconds": median[column],
+        "all_seconds": seconds[:, column].tolist(),
         **alpha_beta.bandwidths(size, fastest[column], world),
         "held_out": size in between,
     }

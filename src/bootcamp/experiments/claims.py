@@ -4,17 +4,19 @@ A claim on time is measured in pairs until the answer is clear or its seconds ar
 verdict fails a cell. One on bytes, memory or counts must hold on any machine, or fails the cell.
 """
 
-import contextlib
 import math
 import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
-from statistics import fmean, stdev
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from itertools import count
+from statistics import median
 
 from bootcamp import files, machine, quietness, units
-from bootcamp.launcher.launch import launch
+from bootcamp.experiments import turns
+from bootcamp.launcher.launch import Call
 from bootcamp.launcher.progress import make_counter
 from bootcamp.paths import LOGS, REFERENCE
 from bootcamp.records.runs import Run
@@ -24,10 +26,12 @@ FILE = "claims.json"
 SUPPORTED, UNCLEAR, CONTRADICTED = "supported", "not distinguishable", "contradicted"
 NOT_COUNTED = "not countable"
 SECONDS = 12.0  # of a claim on time, if its cell gives no other budget
-FEWEST, MOST = 3, 12  # pairs
-# Student's t, two-sided 99 %, for that many pairs: quantile 0.995, with a degree of freedom less
-T_99 = dict(enumerate((9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.25, 3.169, 3.106), 3))
+# Pairs after which the verdict is looked for, and once more when the seconds are spent. Identical
+# sides get one in at most ERROR of the looks: together in less than 1 of 100 claims.
+LOOKS, ERROR = (10, 20, 40, 80), 0.002
+ALIKE = 1.02  # two launches of one program differ by as much
 COLOURS = {SUPPORTED: "#007756", CONTRADICTED: "#A84A00"}  # Okabe and Ito's hues, but darker
+PLACES = {"formula": "by the formula", "planner": "by the planner"}  # kind -> nothing is measured
 MARKS = {SUPPORTED: "✓", UNCLEAR: "?", CONTRADICTED: "✗", NOT_COUNTED: "–"}
 
 
@@ -45,7 +49,7 @@ class Claim:
     verdict: str
     measured: str  # the effect in words
     effect: float | None = None  # of time: how many times as fast
-    low: float | None = None  # its 99 % interval
+    low: float | None = None  # its interval
     high: float | None = None
     pairs: int = 0
     text: str = ""  # what the verdict means
@@ -58,7 +62,8 @@ class Claim:
     @property
     def lines(self) -> list[str]:
         """All that a reader sees, the sentence first."""
-        verdict = f"{self.verdict.capitalize()} here: {self.measured}."
+        where = PLACES.get(self.kind, "here")
+        verdict = f"{self.verdict.capitalize()} {where}: {self.measured}."
         return [line for line in (self.sentence, verdict, self.text, self.reference) if line]
 
     def __repr__(self) -> str:
@@ -72,58 +77,122 @@ class Claim:
         return f'<div style="border-left: 4px solid {colour}; padding-left: 1em">{body}</div>'
 
 
-def trial(script, ranks: int | None = None, **flags) -> Callable[[], Run]:
-    """Prepare a run that a claim may repeat: launch() with these arguments, quietly."""
-    return partial(launch, script, ranks, **{"quiet": True, **flags})
+def trial(script, ranks: int | None = None, **how) -> Call:
+    """Prepare a run for a claim; called, it runs quietly. how: as launch's."""
+    known = {each.name for each in fields(Call)}
+    own = {name: value for name, value in how.items() if name in known}
+    flags = {name: value for name, value in how.items() if name not in known}
+    return Call(script, ranks, **{"quiet": True, **own}, flags=flags)
 
 
 def faster(
     name: str,
     sentence: str,
-    this: Callable,
-    that: Callable,
+    this: Callable | list[float],
+    that: Callable | list[float],
     *,
     by: float = 1.0,
     seconds: float = SECONDS,
-    of: Callable[[Run], float] = lambda run: 1 / run.samples_per_second,
+    names: tuple[str, str] = ("this", "that"),
     supported: str = "",
     otherwise: str = "",
 ) -> Claim:
     """Claim that `this` is more than `by` times as fast as `that`.
 
-    Both are timed in pairs of alternating order until the verdict is clear or `seconds` are spent.
-    this, that: trials, or functions without arguments that return seconds, or a Run. of: which
-    seconds of a Run are compared. supported, otherwise: what follows if it is, and if not.
+    They are timed in pairs until the verdict is clear or `seconds` are spent. this, that: trials,
+    whose steps take turns (turns.py); functions that return seconds, or lists of seconds, with
+    their names. supported, otherwise: what follows if it is, and if not.
     """
     budget = float(os.environ.get("BOOTCAMP_CLAIM_SECONDS", seconds))
-    began, longest, ratios, verdict = time.monotonic(), 0.0, [], UNCLEAR
+    if isinstance(this, Call) and isinstance(that, Call):
+        names = _name_beside(this, that), _name_beside(that, this)
+    began = last = time.monotonic()
+    longest, ratios = 0.0, list[float]()
     show = make_counter("measuring in pairs", f"at most {budget:.0f} s")
-    while verdict == UNCLEAR and len(ratios) < MOST:
-        pair_began = time.monotonic()
-        if ratios and pair_began - began + longest > budget:
-            break
-        show(f"pair {len(ratios) + 1}")
-        if len(ratios) % 2 == 0:
-            fast, slow = _measure(this, of), _measure(that, of)
-        else:
-            slow, fast = _measure(that, of), _measure(this, of)
-        ratios.append(slow / fast)
-        longest = max(longest, time.monotonic() - pair_began)
-        effect, low, high = interval(ratios)
-        verdict = SUPPORTED if low > by else CONTRADICTED if high < by else UNCLEAR
+    with closing(_measure_pairs(this, that, in_turns=budget > 0)) as pairs:
+        for ratio in pairs:
+            ratios.append(ratio)
+            show(f"pair {len(ratios)}")
+            now = time.monotonic()
+            longest, last = max(longest, now - last) if len(ratios) > 1 else 0.0, now
+            is_clear = len(ratios) in LOOKS and judge(ratios, by) != UNCLEAR
+            if is_clear or len(ratios) == LOOKS[-1] or now - began + longest > budget:
+                break
     show("")
-    pairs = len(ratios)
-    known = f"between {low:.2f} and {high:.2f} at 99 % ({pairs} pairs)"
-    if pairs < FEWEST:
-        known = f"{pairs} of {FEWEST} pairs that an interval needs"
-    measured = f"{effect:.2f} times as fast, {known}"
+    verdict, found = judge(ratios, by), (*interval(ratios), len(ratios))
     text = supported if verdict == SUPPORTED else otherwise
-    return _note(Claim(name, sentence, "time", verdict, measured, effect, low, high, pairs, text))
+    measured = _describe_speed(names, *found)
+    return _note(Claim(name, sentence, "time", verdict, measured, *found, text))
 
 
-def _measure(trial: Callable, of: Callable[[Run], float]) -> float:
+def _measure_pairs(this, that, in_turns: bool) -> Iterator[float]:
+    """Yield how many times as fast `this` is, in pairs of alternating order."""
+    if in_turns and isinstance(this, Call) and isinstance(that, Call):
+        yield from turns.ratios(replace(this), replace(that))
+    if isinstance(this, list):
+        yield from (slow / fast for fast, slow in zip(this, that, strict=True))
+        return
+    for pair in count():
+        if pair % 2 == 0:
+            fast, slow = _measure(this), _measure(that)
+        else:
+            slow, fast = _measure(that), _measure(this)
+        yield slow / fast
+
+
+def _measure(trial: Callable) -> float:
     result = trial()
-    return of(result) if isinstance(result, Run) else float(result)
+    return 1 / result.samples_per_second if isinstance(result, Run) else float(result)
+
+
+def judge(ratios: list[float], by: float = 1.0) -> str:
+    """Return the verdict on `by` that the interval of these ratios allows."""
+    _, low, high = interval(ratios)
+    return SUPPORTED if low > by * ALIKE else CONTRADICTED if high < by / ALIKE else UNCLEAR
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Return the ratios' median and an interval for it; 0 to infinity for fewer than ten.
+
+    It is the sign test's: without an assumption on how times scatter it misses the true median with
+    a probability of at most ERROR.
+    """
+    ordered, outside = sorted(ratios), count_outside(len(ratios))
+    if outside is None:
+        return median(ordered), 0.0, math.inf
+    return median(ordered), ordered[outside], ordered[-1 - outside]
+
+
+@cache
+def count_outside(pairs: int) -> int | None:
+    """Count the pairs that the interval leaves out at each end; None for too few pairs."""
+    probability = 0.0  # that so few of fair coins show heads, or so few tails
+    for outside in range(pairs + 1):
+        probability += 2 * math.comb(pairs, outside) / 2**pairs
+        if probability > ERROR:
+            return outside - 1 if outside else None
+    return None
+
+
+def _name_beside(call: Call, other: Call) -> str:
+    """Name a run by what the other one has not: its script, its ranks, or flags."""
+    if call.script != other.script:
+        return call.name
+    if call.ranks != other.ranks:
+        return f"{call.ranks} ranks"
+    own = {name: value for name, value in call.flags.items() if value != other.flags.get(name)}
+    own |= {} if call.options == other.options else call.options.env or {"env": "as it was"}
+    return ", ".join(f"{name}={value}" for name, value in own.items())
+
+
+def _describe_speed(names, effect: float, low: float, high: float, pairs: int) -> str:
+    """Say which side is faster, by how much, and how sure that is."""
+    fast, slow = names if effect >= 1 else names[::-1]
+    ends = (low, high) if effect >= 1 else (1 / high, 1 / low if low else math.inf)
+    known = f"between {ends[0]:.2f} and {ends[1]:.2f}, {pairs} pairs"
+    if count_outside(pairs) is None:
+        known = f"{pairs} of the {LOOKS[0]} pairs that a verdict needs"
+    return f"{fast} is {max(effect, 1 / effect):.2f} times as fast as {slow} ({known})"
 
 
 def equal(
@@ -132,45 +201,33 @@ def equal(
     measured: float | None,
     expected: float,
     within: float = 0.0,
-    kind: str = "bytes",
-    **text,
+    **how,
 ) -> Claim:
     """Claim that a counted number is the expected one, up to a share of `within`.
 
-    measured: None where this system does not count it. Raises Contradicted.
+    measured: None where this system does not count it. how: kind ("bytes", "memory", "count", or
+    one of PLACES), unit, supported, otherwise. Raises Contradicted.
     """
-    words, holds = f"expected {_amount(expected, kind)}", None
-    if measured is not None:
-        words = f"{_amount(measured, kind)}, {words}"
-        holds = abs(measured - expected) <= within * abs(expected)
-    return _note_counted(name, sentence, kind, holds, words, **text)
+    holds = None if measured is None else abs(measured - expected) <= within * abs(expected)
+    words = "{}, as expected" if measured == expected else "{}, expected {}"
+    return _note_counted(name, sentence, holds, words, measured, expected, **how)
+
+
+def at_most(name: str, sentence: str, measured: float | None, most: float, **how) -> Claim:
+    """Claim that a counted number is no larger than `most`. Otherwise as equal."""
+    holds = None if measured is None else measured <= most
+    return _note_counted(name, sentence, holds, "{}, at most {}", measured, most, **how)
 
 
 def larger(
-    name: str, sentence: str, large: float | None, small: float | None, by=1.0, kind="bytes", **text
+    name: str, sentence: str, large: float | None, small: float | None, by: float = 1.0, **how
 ) -> Claim:
-    """Claim that a counted number is more than `by` times another one.
-
-    large, small: None where this system does not count it. Raises Contradicted.
-    """
-    words, holds = "no count on this system", None
+    """Claim that a counted number is more than `by` times another one. Otherwise as equal."""
+    holds, words = None, "{} and {}"
     if large is not None and small is not None:
-        words, holds = f"{_amount(large, kind)} and {_amount(small, kind)}", large > by * small
+        holds = large > by * small
         words += f", {units.number(large / small)} times as much" if small else ""
-    return _note_counted(name, sentence, kind, holds, words, **text)
-
-
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Return the ratios' geometric mean and 99 % interval; 0 to infinity for fewer than three.
-
-    It is Student's t for the mean logarithm. Looked at after each pair, it errs in 5 of 100 tests.
-    """
-    logarithms = [math.log(ratio) for ratio in ratios]
-    middle, count = fmean(logarithms), len(ratios)
-    if count < FEWEST:
-        return math.exp(middle), 0.0, math.inf
-    half = T_99[count] * stdev(logarithms) / math.sqrt(count)
-    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+    return _note_counted(name, sentence, holds, words, large, small, **how)
 
 
 def untested(name: str, sentence: str, why: str) -> Claim:
@@ -184,14 +241,17 @@ def read_notes(since: float = 0.0) -> dict[str, dict]:
     return {name: claim for name, claim in kept.items() if claim["unix_seconds"] >= since}
 
 
-def _amount(value: float, kind: str) -> str:
-    return units.size(value) if kind in ("bytes", "memory") else units.number(value)
-
-
-def _note_counted(name, sentence, kind, holds, measured, supported="", otherwise="") -> Claim:
+def _note_counted(
+    name, sentence, holds, words, *numbers, kind="bytes", unit="", supported="", otherwise=""
+) -> Claim:
+    """Note a claim that holds, does not, or (None) can't be counted. words: for its numbers."""
     verdict = NOT_COUNTED if holds is None else SUPPORTED if holds else CONTRADICTED
-    text = supported if holds else otherwise
-    found = _note(Claim(name, sentence, kind, verdict, measured, text=text))
+    amount = units.size if kind in ("bytes", "memory") else units.number
+    measured = words.format(*(f"{amount(number)} {unit}".rstrip() for number in numbers))
+    measured = "this system does not count it" if holds is None else measured
+    found = _note(
+        Claim(name, sentence, kind, verdict, measured, text=supported if holds else otherwise)
+    )
     if verdict == CONTRADICTED:
         raise Contradicted(f"{sentence} {found.lines[1]}")
     return found
@@ -212,6 +272,6 @@ def _note(claim: Claim) -> Claim:
         kept["machine"] = machine.describe()
         kept.setdefault("claims", {})[claim.name] = entry
 
-    with contextlib.suppress(OSError):  # a folder that can't be written: the cell shows it anyway
+    with suppress(OSError):  # a folder that can't be written: the cell shows it anyway
         files.update_json(LOGS / FILE, change)
     return claim

@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bootcamp import machine, paths
@@ -123,6 +123,10 @@ class Call:
             self.start = "horovodrun" if self.launcher == "horovodrun" else "warm"
         self.name = self.path.stem.removeprefix("_train_")
         self.env: dict[str, str] = {}
+
+    def __call__(self) -> Run:
+        """Run it, as it was before any preparation, and return its record. Raises as launch."""
+        return follow(*replace(self).prepare(), raises=True)
 
     def prepare(self) -> tuple[RunRequest, object]:
         """Check all; return the request and its display, for follow. Raises as launch does."""

@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from bootcamp.records import heartbeat, summary, trace
+from bootcamp.records import heartbeat, summary, trace, turn
 from bootcamp.train import environment, memory_usage, models, process_end
 from bootcamp.train.config import RunContext
 from bootcamp.train.fingerprint import fingerprint
@@ -59,6 +59,7 @@ class Run:
 
     def begin_step(self, step: int) -> None:
         """Begin a step, for a framework whose loop calls methods."""
+        turn.wait(self.folder, step, before=self._log.flush)
         self._step = step
         groups = getattr(self.optimizer, "param_groups", ())
         self.learning_rates += [float(group["lr"]) for group in groups[:1]]

@@ -38,11 +38,11 @@ def to_html(drawing) -> str:
     return drawing if isinstance(drawing, str) else drawing._repr_html_()
 
 
-def follow(draw: Callable, react: Callable = lambda moved: None, **controls) -> dict:
+def follow(draw: Callable, **controls) -> dict:
     """Show the controls and what draw(**their values) gives; draw again whenever one is moved.
 
     draw: returns a Figure, HTML, or anything with _repr_html_; a ValueError is shown as a sentence.
-    react: called with the moved control before the drawing. Returns the controls, if any, by name.
+    Returns the controls, if any, by name.
     """
     from IPython.display import HTML, display
 
@@ -62,18 +62,8 @@ def follow(draw: Callable, react: Callable = lambda moved: None, **controls) -> 
     progress.show(row, f"Controls: {', '.join(controls)}.")
     picture = display(drawing(), display_id=True)
 
-    reacting = False  # a control that `react` sets calls this again: draw once
-
-    def update(change) -> None:
-        nonlocal reacting
+    def update(_) -> None:
         with style.DRAWING:  # in threads: one after another, the last with the latest values
-            if reacting:
-                return
-            reacting = True
-            try:
-                react(change["owner"])
-            finally:
-                reacting = False
             picture.update(drawing())
 
     for control in controls.values():

@@ -1,7 +1,6 @@
 """Lesson 09's experiments: how ranks of two hosts are started, and what their link costs."""
 
 import difflib
-from collections.abc import Callable
 from pathlib import Path
 
 from bootcamp.costs import alpha_beta
@@ -11,7 +10,6 @@ from bootcamp.paths import REFERENCE, ROOT, SRC
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
 from bootcamp_lessons.diagrams import hosts
-from bootcamp_lessons.labs import hsdp_lab
 
 LESSON = "09_several_hosts"
 LINK = "200mbit"
@@ -44,21 +42,16 @@ class Lab(replay.RecordedCluster):
         self.pairs = replay.RecordedRuns(LESSON, needs="hosts")
         self.sweeps: dict[str, Run] = {}
 
-    def make_trial(self, where: str, size: int = LARGEST) -> Callable[[], float]:
-        """Return a function that measures an all-reduce of so many bytes at one of PLACES."""
-
-        def measure() -> float:
-            name = {"inside a host": "sweep-inside", "over the link": "sweep-over"}[where]
-            script = SRC / "snippets/sweep_all_reduce.py"
-            self.sweeps[where] = self.pairs.launch(name, script, 2, **PLACES[where], **SWEEP)
-            return read_seconds(self.sweeps[where], size)
-
-        return measure
-
     def faster_inside(self, name: str, sentence: str, **text) -> claims.Claim:
         """Claim that the largest all-reduce is faster inside; without hosts there is no verdict."""
-        trials = map(self.make_trial, PLACES)
-        return hsdp_lab.compare_trials(self.pairs, name, sentence, *trials, **text)
+        for where, record in zip(PLACES, ("sweep-inside", "sweep-over"), strict=True):
+            script = SRC / "snippets/sweep_all_reduce.py"
+            self.sweeps[where] = self.pairs.launch(record, script, 2, **PLACES[where], **SWEEP)
+        if not self.pairs.ready:
+            return claims.untested(name, sentence, self.pairs.missing)
+        rounds = (read_sweep(sweep)[-1]["all_seconds"] for sweep in self.sweeps.values())
+        names = ("inside a host", "over the link")
+        return claims.faster(name, sentence, *rounds, names=names, **text)
 
     def costs(self) -> Table:
         """Table alpha and beta inside a host and over the link, fitted to their sweeps."""
