@@ -229,13 +229,14 @@ plots.show(diagrams.gantt(both, "1F1B with stages that sleep", "milliseconds", s
 # largest with few micro-batches.
 
 # %%
-few = {**sleeping, "micro_batches": 4, "milliseconds": 20}
+few = {**sleeping, "micro_batches": 4, "milliseconds": 10, "steps": 12}
+runs = [launch(program, 4, schedule=name, **few) for name in ("zero-bubble", "gpipe")]
 claim.faster(
     "pipeline_zero_bubble",
     "With four micro-batches on four ranks, zero bubble is over 1.1 times as fast as GPipe.",
-    trial(program, 4, schedule="zero-bubble", **few),
-    trial(program, 4, schedule="gpipe", **few),
+    *([schedules.makespan(run.actions(step)) for step in range(1, 12)] for run in runs),
     by=1.1,
+    names=("zero bubble", "GPipe"),
     otherwise="A sleeping rank wakes late on busy cores, and each further sleep adds a delay.",
 )
 
