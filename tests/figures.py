@@ -103,12 +103,6 @@ def make_phases(make):
     return make("dp_by_hand", 1, traced=[0], trace=records.make_trace(*spans))
 
 
-def make_buckets(make, count: int):
-    """A run of DDP that reduced its gradients in so many buckets."""
-    spans = [*records.STEP_OF_10_MS, *[("c10d::allreduce_", "cpu_op", 4, 1)] * count]
-    return make("ddp_options", traced=[0], trace=records.make_trace(*spans))
-
-
 def make_rows(first: int, losses, attempt: int = 0, seconds=None) -> list[dict]:
     """The rows of steps.jsonl from step `first` on."""
     seconds = seconds or [0.1] * len(losses)
@@ -359,7 +353,6 @@ GIVEN = {
         {"DataParallel, device 0": KINDS_HELD, "others": KINDS_HELD},
         "Two devices.",
     ],
-    "ddp.bucket_sweep": lambda make: [[make_buckets(make, count) for count in (17, 20, 1)]],
     "ddp.attempts": lambda make: [make_attempts(make), 5],
     "experts.imbalance": lambda make: [
         {name: make("ep") for name in ("plain", "balanced")},

@@ -37,7 +37,6 @@ CROWDED = "2 and 4 CPU ranks (4: more ranks than cores)"
 SAYS = {  # what a figure says of the values that figures.py gives it, in its alternative or on it
     "dataparallel.workers": "33.57 s 1.9×",
     "dataparallel.phases": "parallel forward 0.3 ms, gather 0.0 ms, backward 0.4 ms",
-    "ddp.bucket_sweep": "1 buckets 320 to 320 ms; 17 buckets 320 to 320 ms; 20 buckets",
     "ddp.attempts": "attempt 0 steps 0 to 7, 0 of them again; attempt 1 steps 5 to 11, 3 of them",
     "horovod.timeline": "3 tensors, 2 all-reduces",
     "horovod.ring": "rank 0 held [[1], [2], [3]] at first and [[111], [222], [333]] at the end",
@@ -138,7 +137,6 @@ def list_curves(figure, axes: int = 0) -> list[list[float]]:
 # Lengths of bars, and heights of curves.
 DRAWN = {
     "dataparallel.memory_by_device": (list_bars, [4, 4, 2, 1, 0] * 2),
-    "ddp.bucket_sweep": (lambda figure: list_curves(figure, 1), [[3.0] * 3, [2.0] * 3]),
     "experts.imbalance": (
         lambda figure: list_curves(figure)[:2],
         [[1.0, 2.0, 3.9], [1.0, 1.5, 1.1]],

@@ -50,7 +50,7 @@ def test_seconds_of_a_batch_are_the_longest_of_three(read, train, workers, cores
 # Replicas
 
 
-def test_baseline_of_lesson_04d_is_clipped():
+def test_baseline_of_lesson_04b_is_clipped():
     """Else nothing there would show that its scripts clip."""
     flags = {name: value for name, value in ddp_practice.FLAGS.items() if name != "quiet"}
     clipped = ddp_practice.launch_baseline(trained, optimizer="sgd")

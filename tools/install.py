@@ -30,7 +30,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 READER = ("kernel", "lab")  # what cells need, and JupyterLab
 OPTIONAL = {  # group: what is left out where it can't be installed
-    "frameworks": "Lesson 04b goes on without Lightning and Accelerate.",
+    "frameworks": "Lesson 04d goes on without Lightning and Accelerate.",
     "deepspeed": "Lesson 07c goes on without DeepSpeed.",
     "megatron": "The appendix goes on without Megatron-core.",
     "horovod": "Lesson 05 shows a recorded run of Horovod.",

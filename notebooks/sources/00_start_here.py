@@ -181,7 +181,7 @@ guess_first_loss.score(first.losses[0], within=0.05)
 
 # %% [markdown]
 # `loss` is the mean over the global batch, all ranks together. `seconds` is what the step took on
-# rank 0. `tokens` counts the bytes that were predicted. `attempt` counts restarts (lesson 04b).
+# rank 0. `tokens` counts the bytes that were predicted. `attempt` counts restarts (lesson 04e).
 
 # %%
 runs.table(first, alone)

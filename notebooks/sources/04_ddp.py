@@ -1,8 +1,7 @@
 # %% [markdown]
 # # 04 Distributed data parallel: one model, several ranks
 #
-# **45 minutes**, on any machine; the part marked *(optional)* takes another 5. Without two GPUs
-# each rank is one CPU core, and the cells say so.
+# **45 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
 #
 # After this lesson you can write data parallelism by hand and with `DistributedDataParallel`, prove
 # that it trains the same model, say what it needs in memory and in bytes sent, and diagnose its
@@ -215,9 +214,9 @@ plots.show(diagrams.overlap())
 #   with `module.`
 # - **Gradient clipping**, after `backward()`: every rank has the averaged gradients, so all clip
 #   alike.
-# - **`GradScaler`, `torch.compile`, outputs that are tuples**: lesson 04d proves them.
-# - **BatchNorm** normalises over a rank's own samples: lesson 04b.
-# - **Validation**: share the samples, all-reduce sums and counts: lessons 04d and 13.
+# - **`GradScaler`, `torch.compile`, outputs that are tuples**: lesson 04b proves them.
+# - **BatchNorm** normalises over a rank's own samples: lesson 04d.
+# - **Validation**: share the samples, all-reduce sums and counts: lessons 04b and 13.
 
 # %% [markdown]
 # ## Run it
@@ -383,73 +382,6 @@ plots.show(plots.loss_curves(sgd.baseline, sgd.run))
 # eye sees one.
 
 # %% [markdown]
-# ## The data: DataLoader, DistributedSampler, and its epoch
-#
-# The course's scripts draw batches that depend on the seed and the step alone. Most programs read a
-# dataset with a `DataLoader`; a `DistributedSampler` gives each rank its share of every **epoch**,
-# one pass through the dataset.
-
-# %%
-from bootcamp.paths import SRC
-
-loading = SRC / "snippets" / "ddp_with_dataloader.py"
-script_diff(loading, parent="ddp")
-
-# %% [markdown]
-# `batch_size` is a *rank's* batch. The sampler shuffles by a seed and the epoch, the same on all
-# ranks, and each rank takes every *N*-th of the result. `set_epoch` tells it which epoch it is. Two
-# ranks train three epochs on 127 samples, which cannot be shared equally; then the same without
-# `set_epoch`. What harm does that do?
-
-# %% tags=["nbval-check-output"]
-from bootcamp_lessons.excerpts import list_epochs
-
-two = {"ranks": 2, "device": "cpu", "steps": 12, "global_batch": 32, "quiet": True}
-forgot = variant(loading, "ddp_forgot_set_epoch", {"sampler.set_epoch(epoch)": "pass"})
-print(list_epochs(launch(loading, samples=127, **two), caption="with set_epoch"), "\n")
-print(list_epochs(launch(forgot, samples=127, **two), caption="without set_epoch"))
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# The sampler shuffles with the same seed in every epoch: the same batches in the same order, and
-# each rank sees only its own half of the data, always. Nothing fails and the loss falls. It shows
-# only in the ids, so look at them once in each new program.
-#
-# The sample that is trained twice: the sampler repeats samples until all ranks have equally many,
-# because each must take part in every collective. (`drop_last=True` leaves some out instead.) In an
-# *evaluation* the repeated samples count twice.
-# </details>
-
-# %% [markdown]
-# ## Talk less: gradient accumulation and `no_sync` (optional)
-#
-# If the activations of a rank's share do not fit into memory, cut the share into **micro-batches**:
-# forward and backward pass for each, gradients add up, one optimizer step at the end. Under plain
-# DDP every backward pass averages, though only the sum matters. `model.no_sync()` switches that off
-# for all but the last micro-batch. The *forward pass* must be inside it too: that is where DDP
-# decides.
-
-# %%
-accumulate = SRC / "snippets" / "ddp_accumulate.py"
-script_diff(accumulate, parent="ddp")
-
-# %%
-line = "synchronise = nullcontext() if last else model.no_sync()"
-each_time = variant(accumulate, "ddp_accumulate_each", {line: "synchronise = nullcontext()"})
-four = {**two, **check.settings(2), "global_batch": 16, "micro_batches": 4}
-once, often = (launch(script, **four) for script in (accumulate, each_time))
-for run in (once, often):
-    check.same_training(run, check.baseline(steps=four["steps"], global_batch=16))
-claim.equal(
-    "ddp_no_sync_bytes",
-    "With 4 micro-batches, no_sync saves three quarters of the bytes.",
-    once.ranks[0]["sent_bytes_per_step"],
-    (often.ranks[0]["sent_bytes_per_step"] or 0) / 4,
-    within=0.05,
-)
-
-# %% [markdown]
 # ## Break it
 #
 # ### First: the ranks disagree
@@ -461,6 +393,7 @@ claim.equal(
 
 # %%
 from bootcamp import Options
+from bootcamp.paths import SRC
 from bootcamp_lessons.excerpts import find_waiting_lines
 
 average = "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"
@@ -580,9 +513,9 @@ exercise.check("samples_of_rank", samples_of_rank)
 # with the epoch, gradients averaged and not summed (prove it with SGD), a learning rate that fits
 # the global batch, a timeout that you chose.
 #
-# **Lesson 04b** goes on from here: buckets and hooks, ranks with unequal amounts of work, the death
-# of a rank, NCCL, and the frameworks that are built on DDP. **Lesson 04d** has what people write
-# around DDP.
+# **Lesson 04b** goes on from here: what people write around DDP, `DataLoader` and sampler first.
+# **04d** has DDP's options, and the frameworks that are built on it; **04e** the network, NCCL, and
+# ranks that are late or dead.
 #
 # ## Sources
 #

@@ -205,7 +205,7 @@ guess_taken.score(float(replay.read_printed_lines(fresh)[0]))
 # proofs, the rate must not change.
 #
 # What people remember is true of a wrapper: Lightning's `strategy="horovod"` multiplied the rate by
-# the number of ranks (lesson 04b). So before you port a program, look for `hvd.size()` beside the
+# the number of ranks (lesson 04d). So before you port a program, look for `hvd.size()` beside the
 # rate, and for such a wrapper.
 
 # %% [markdown]

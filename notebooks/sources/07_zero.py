@@ -147,7 +147,7 @@ guess_bytes
 # %% [markdown]
 # While one block computes, the next one is gathered, in 16 bits. A forward pass takes 2 FLOP for
 # each parameter and token (lesson 01). Between hosts a ring enters each host once, and NCCL spreads
-# it over all network cards of the host (lesson 04b). Is a number missing from this question?
+# it over all network cards of the host (lesson 04e). Is a number missing from this question?
 
 # %%
 guess_tokens = predict(
@@ -376,7 +376,7 @@ claim.equal(
 
 # %% [markdown]
 # One and a half times as many numbers, and the same bytes. With gradients in bfloat16 too it is 6
-# bytes, against the 4 of DDP with a hook (lesson 04b).
+# bytes, against the 4 of DDP with a hook (lesson 04d).
 
 # %%
 narrow = {"gather_dtype": "bfloat16", "reduce_dtype": "bfloat16", "micro_batches": 1}

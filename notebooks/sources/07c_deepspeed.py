@@ -66,7 +66,7 @@ guess_ratio = predict(
 guess_ratio
 
 # %% [markdown]
-# Gradients are reduced in buckets, as with DDP (lesson 04b). `reduce_bucket_size` counts numbers,
+# Gradients are reduced in buckets, as with DDP (lesson 04d). `reduce_bucket_size` counts numbers,
 # not bytes. The MLP has 119,552 parameters in 11 tensors.
 
 # %%

@@ -82,7 +82,7 @@ plots.show(diagrams.rings())
 #   sends only those of its own part.
 #
 # The bytes follow from formulas. *P* stands for the bytes of the model. `fp16` is DDP with a hook
-# that sends gradients in 16 bits (lesson 04b); `keep` is FSDP that keeps what it has gathered from
+# that sends gradients in 16 bits (lesson 04d); `keep` is FSDP that keeps what it has gathered from
 # the forward pass to the backward pass. A **reduce-scatter** sends (*n*-1)/*n* of a tensor with
 # NCCL, and twice as much with gloo (lesson 06c).
 

@@ -226,7 +226,7 @@ plots.show(lab.figure())
 lab.costs()
 
 # %% [markdown]
-# Lesson 04b's model: seconds = *alpha* + *beta* · bytes; the table gives beta as a rate. Here the
+# Lesson 04e's model: seconds = *alpha* + *beta* · bytes; the table gives beta as a rate. Here the
 # link changes little but beta, so small messages take about as long in both places, and larger ones
 # too until the token bucket of lesson 08 is empty. A real network changes both: its alpha is
 # several times that of shared memory or NVLink. So over a network *many* messages are expensive

@@ -190,7 +190,7 @@ claim.equal(
 # Nothing is wrong with the port; it is another training. Leave it so, as is common where shares are
 # not small. Or, on GPUs, call `nn.SyncBatchNorm.convert_sync_batchnorm(model)` before the model is
 # wrapped. Its layers take the statistics over all ranks, and train what one process does, up to
-# rounding (which BatchNorm may magnify: lesson 04b). On CPU ranks torch refuses them;
+# rounding (which BatchNorm may magnify: lesson 04d). On CPU ranks torch refuses them;
 # `src/_train_ddp_sync_batchnorm.py` has a layer that works there.
 #
 # What else makes equal training impossible:
@@ -255,7 +255,7 @@ check.compare(on_ranks, baseline)
 # several seeds.
 #
 # **Leave the seam in.** `rank, world = 0, 1` costs nothing, and the next strategy needs it again.
-# Scripts on Lightning or Accelerate (lesson 04b) need the proof too.
+# Scripts on Lightning or Accelerate (lesson 04d) need the proof too.
 #
 # ## Sources
 #

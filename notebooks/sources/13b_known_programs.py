@@ -171,7 +171,7 @@ stripes[0]
 # %% [markdown]
 # ### ResNet-50
 #
-# **BatchNorm** takes mean and variance over the samples that it sees (lesson 04b):
+# **BatchNorm** takes mean and variance over the samples that it sees (lesson 04d):
 #
 # | divided | a BatchNorm layer sees | the same training as one process? |
 # |---|---|---|
@@ -213,7 +213,7 @@ known_programs.strategies()
 #   so code above the Trainer runs in each rank. *ddp_spawn* imports the file again, and needs `if
 #   __name__ == "__main__"`. *ddp_fork* works in a notebook, as long as CUDA is not in use.
 # - *fsdp* and *deepspeed* ask for GPUs, though both libraries train on CPU ranks (07, 07c).
-# - *horovod* multiplied the learning rate by the number of ranks (lesson 04b).
+# - *horovod* multiplied the learning rate by the number of ranks (lesson 04d).
 
 # %% [markdown]
 # ## A rank without a parent

@@ -12,7 +12,7 @@
 # | `torch.cuda.amp.autocast()` | `torch.autocast("cuda")`; `GradScaler` is in `torch.amp` | 02b |
 # | `checkpoint(...)` without `use_reentrant` | `checkpoint(..., use_reentrant=False)` | 02b |
 # | `find_unused_parameters=True` by habit | leave it out until DDP asks for it | 04d |
-# | `NCCL_ASYNC_ERROR_HANDLING` | `TORCH_NCCL_ASYNC_ERROR_HANDLING`, on by default | 04b |
+# | `NCCL_ASYNC_ERROR_HANDLING` | `TORCH_NCCL_ASYNC_ERROR_HANDLING`, on by default | 04e |
 # | `torch.distributed._tensor` | `torch.distributed.tensor` | 06c |
 # | PiPPy, `torch.distributed.pipeline.sync` | `torch.distributed.pipelining` | 06b |
 # | fairscale's `FullyShardedDataParallel` | `fully_shard` | 07 |
@@ -94,7 +94,7 @@ except Exception as error:
 # `apex.amp` was removed from the package in May 2025, so `import apex.amp` fails with a current
 # Apex. `apex.parallel.DistributedDataParallel` is `torch.nn.parallel.DistributedDataParallel`
 # today, and `apex.parallel.convert_syncbn_model` is `torch.nn.SyncBatchNorm.convert_sync_batchnorm`
-# (lesson 04b).
+# (lesson 04d).
 #
 # ## Megatron-core
 #

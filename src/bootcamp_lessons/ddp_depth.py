@@ -1,4 +1,4 @@
-"""Lesson 04b's tables: runs beside their baseline, the parts of a traced step."""
+"""Tables of lessons 04d and 04e: runs beside their baseline, the parts of a traced step."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Lesson 04d: DDP clipped, compiled, accumulated and evaluated; ranks that are late or stuck."""
+"""Lessons 04b and 04e: DDP clipped, compiled, accumulated, evaluated; ranks late or stuck."""
 
 import statistics
 from pathlib import Path

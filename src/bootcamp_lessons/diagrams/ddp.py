@@ -1,16 +1,13 @@
-"""Lessons 04 and 04b: a step of DDP, buckets, averages, a restart, two hosts, a ring and a tree."""
+"""Lessons 04, 04d and 04e: a step of DDP, buckets, averages, restarts, two hosts, ring and tree."""
 
-import json
 from itertools import pairwise
-from statistics import median
 
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.canvas import arrow, arrows, box, boxes, diagram, label, labels
-from bootcamp.drawing.charts import WHITE, above, bar, log_axis, rows
-from bootcamp.drawing.palette import BLACK, BLUE, GREEN, LIGHT, PALE, SKY, VERMILLION
-from bootcamp.drawing.style import SMALL, begin, finish, styled
-from bootcamp.records import trace
+from bootcamp.drawing.charts import WHITE, above, bar, rows
+from bootcamp.drawing.palette import BLUE, GREEN, LIGHT, PALE, SKY, VERMILLION
+from bootcamp.drawing.style import begin, finish, styled
 from bootcamp.records.runs import Run
 from bootcamp.records.steps import Steps
 
@@ -94,54 +91,6 @@ def way_of_a_bucket(axes) -> None:
     ):
         label(axes, x, y, name, bold=True, size=11, ink=VERMILLION)
         label(axes, x, y - 3.4, does, size=11)
-
-
-def count_buckets(run: Run) -> int:
-    """Count rank 0's all-reduces in the traced step; the loss is reduced after it."""
-    found = json.loads((run.folder / "ranks" / "0.trace.json").read_text())
-    return sum(event["name"] == "c10d::allreduce_" for event in found["traceEvents"])
-
-
-@styled
-def bucket_sweep(runs: list[Run]) -> Figure:
-    """Draw step time and overlap over buckets; runs: of ddp_options with trace_step=."""
-    figure, (left, right) = begin("More, smaller buckets: step time and overlap", 5.2, ncols=2)
-    groups = {}
-    for run in sorted(runs, key=count_buckets):
-        groups.setdefault(count_buckets(run), []).append(run)
-    medians, says = [], []
-    for count, same in groups.items():
-        times = [1e3 * run.seconds_per_step for run in same]
-        left.plot([count] * len(times), times, "o", color=BLUE, markerfacecolor="white")
-        medians.append(median(times))
-        says.append(f"{count} buckets {min(times):.0f} to {max(times):.0f} ms")
-    left.plot(list(groups), medians, color=BLUE)
-    sending, at_once = zip(*(_measure_overlap(same) for same in groups.values()), strict=True)
-    right.plot(list(groups), sending, "s--", color=VERMILLION, label="sends")
-    right.plot(list(groups), at_once, "o-", color=BLACK, label="of that, computes too")
-    named = []  # the numbers of two ticks need room beside each other
-    for count in groups:
-        if not named or count >= 1.4 * named[-1]:
-            named.append(count)
-    for axes in (left, right):
-        log_axis(axes.xaxis, named, base=2)
-        axes.set(ylim=(0, 1.08 * axes.dataLim.ymax), xlabel="buckets per step")
-        axes.grid(axis="y")
-    left.set_ylabel("ms per step")
-    right.set_ylabel("ms in the traced step")
-    right.legend(fontsize=SMALL)
-    note = "Left, circles: single runs, the line joins their medians. Right: medians of the runs."
-    return finish(figure, runs, f"Step time: {'; '.join(says)}.", (note,))
-
-
-def _measure_overlap(runs: list[Run]) -> tuple[float, float]:
-    """Return rank 0's median ms of sending, and of sending while it computes."""
-    pairs = []
-    for run in runs:
-        step = run.timeline(0)
-        both = trace.total_seconds(trace.intersect_intervals(step["compute"], step["sending"]))
-        pairs.append((trace.total_seconds(step["sending"]), both))
-    return tuple(1e3 * median(values) for values in zip(*pairs, strict=True))
 
 
 @diagram("What is averaged, and when?", 4.2)

@@ -245,6 +245,36 @@ def clip_over_ranks(gradients, most):
     return [factor * number for number in mean]
 
 
+@FunctionTask.from_solution(
+    hint="Which rank's mean counts more? And the ranks' means differ: does that spread the images?",
+    stronger="mean: n * own mean, summed, divided by all images. variance: the same of n * "
+    "(own variance + (own mean - mean) ** 2).",
+    cases=(
+        ([(8, 1.0, 0.5), (8, 3.0, 0.5)],),
+        ([(6, 2.0, 1.0), (2, -2.0, 3.0)],),
+        ([(4, 0.5, 2.0), (4, 0.5, 1.0), (8, -1.0, 0.25)],),
+    ),
+    unit="(mean, variance)",
+    mistakes={
+        (" + (own - mean) ** 2", ""): "The mean is right. But that is the variance around each "
+        "rank's own mean: the distance of a rank's mean from the common one comes on top.",
+        (lambda ranks: batch_statistics([(1, *rest) for _, *rest in ranks])): "That counts every "
+        "rank alike: one with more images weighs more.",
+        ("return mean, variance", "return mean, math.sqrt(variance)"): "The mean is right. The "
+        "other is the standard deviation: don't take the root.",
+    },
+)
+def batch_statistics(ranks):
+    """Return (mean, variance) of the images of all ranks, as synchronised BatchNorm has them.
+
+    ranks: for each rank (number of images, their mean, their variance).
+    """
+    images = sum(n for n, _, _ in ranks)
+    mean = sum(n * own for n, own, _ in ranks) / images
+    variance = sum(n * (spread + (own - mean) ** 2) for n, own, spread in ranks) / images
+    return mean, variance
+
+
 def _ranks(*rows):
     """Make a case: for each rank the milliseconds that it computes, waits, and does neither."""
     return ([dict(zip(("computes", "waits", "neither"), row, strict=True)) for row in rows],)

@@ -241,7 +241,7 @@ TASKS = [
     ),
     ScriptTask(
         "own_hook",
-        task="Exercise of notebook 04b: HOOKS lacks its first entry, a communication hook that "
+        task="Exercise of notebook 04d: HOOKS lacks its first entry, a communication hook that "
         'averages exactly.\nWrite it, and enter it under the name "none".',
         solution="ddp_options",
         takes_out=('"none": default_hooks.allreduce_hook,',),

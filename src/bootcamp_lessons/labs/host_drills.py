@@ -309,7 +309,7 @@ def name_culprit(run: Run) -> str:
 
 
 def _name_slowest(run: Run) -> str:
-    """Name the host whose link was lost, or else the rank that waits least (lesson 04b)."""
+    """Name the host whose link was lost, or else the rank that waits least (lesson 04e)."""
     if lost := read_json(run.folder / "link.json").get("lost"):
         away = [host for host, times in lost.items() if times]
         return f"the kernel of {' and '.join(away)} counts a link that was lost"

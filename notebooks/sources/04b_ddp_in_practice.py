@@ -1,11 +1,11 @@
 # %% [markdown]
-# # 04d DDP in real programs: the code around it, and what goes wrong
+# # 04b DDP in real programs: the code around it, and what goes wrong
 #
-# **40 minutes**, on any machine, after lessons 04 and 04b.
+# **40 minutes**, on any machine, after lesson 04.
 #
-# After this lesson you can write the lines that choose a rank's device, evaluate over ranks
-# exactly, save and load, clip, accumulate, use a scaler and a compiler with DDP, say what a module
-# may return, and find the rank that makes all others slow.
+# After this lesson you can write the lines that choose a rank's device, deal out a dataset,
+# evaluate over ranks exactly, save and load, clip, accumulate, use a scaler and a compiler with
+# DDP, and say what a module may return.
 
 # %% [markdown]
 # ## The question
@@ -24,14 +24,13 @@ from bootcamp import (
     exercise,
     gpu_count,
     launch,
-    plots,
     predict,
     script_diff,
     variant,
     warm_up,
 )
-from bootcamp_lessons import ddp_depth, ddp_practice
-from bootcamp_lessons.excerpts import SNIPPETS, parse_printed, piece, show_snippet
+from bootcamp_lessons import ddp_practice
+from bootcamp_lessons.excerpts import SNIPPETS, parse_printed, show_snippet
 
 warm_up()  # loads PyTorch in the background
 RANKS = max(2, min(8, default_ranks()))
@@ -53,9 +52,6 @@ two = {"ranks": 2, "quiet": True}
 # | `torch.compile` | on a model with a forward of its own | the compiler skips torch's own |
 # | evaluation | `model.module`, sums and counts | ranks may have unequally many batches |
 # | a checkpoint | `model.module` on rank 0, then a barrier | no `module.` in names, no half file |
-#
-# What DDP does *not* see is the rank's own time. All ranks leave `backward()` together, so each of
-# them looks as slow as the slowest.
 
 # %% [markdown]
 # ## Predict
@@ -65,7 +61,8 @@ two = {"ranks": 2, "quiet": True}
 # 2. A module returns a tuple, a dictionary, or an object of a class of its own. DDP gets no option,
 #    `find_unused_parameters=True`, or `static_graph=True`. That makes nine programs. All parameters
 #    are used in all of them.
-# 3. Several ranks. Before each forward pass rank 1 waits 100 ms for its data. You profile *rank 0*.
+# 3. 127 samples, two ranks, a `DistributedSampler` that shuffles, three epochs. Somebody forgot its
+#    `set_epoch`.
 
 # %%
 guess_weight = predict(
@@ -78,12 +75,10 @@ guess_outputs = predict(
     "2. In how many of the nine do the ranks average their gradients?",
     unit="programs",
 )
-guess_late = predict(
-    "ddp_in_practice_late",
-    "3. How much more time than without the delay does rank 0 spend in collectives, in each step?",
-    unit="ms",
+guess_seen = predict(
+    "ddp_in_practice_seen", "3. How many different samples does rank 0 train on?", unit="samples"
 )
-display(guess_weight, guess_outputs, guess_late)
+display(guess_weight, guess_outputs, guess_seen)
 
 # %% [markdown]
 # ## What changes
@@ -270,7 +265,36 @@ claim.larger(
 # - Caps below 1 MiB are refused: the compiler takes the first bucket to be the smallest.
 
 # %% [markdown]
-# BatchNorm and `convert_sync_batchnorm` are in lesson 04b.
+# ### Accumulation and `no_sync`
+#
+# If the activations of a rank's share do not fit into memory, cut the share into **micro-batches**:
+# forward and backward pass for each, gradients add up, one optimizer step at the end. Under plain
+# DDP every backward pass averages, though only the sum matters. `model.no_sync()` switches that off
+# for all but the last micro-batch. The *forward pass* must be inside it too: that is where DDP
+# decides.
+
+# %%
+script_diff(ddp_practice.ACCUMULATE, parent="ddp")
+
+# %%
+line = "synchronise = nullcontext() if last else model.no_sync()"
+each_time = variant(
+    ddp_practice.ACCUMULATE, "ddp_accumulate_each", {line: "synchronise = nullcontext()"}
+)
+four = {**two, "device": "cpu", **check.settings(2), "global_batch": 16, "micro_batches": 4}
+once, often = (launch(script, **four) for script in (ddp_practice.ACCUMULATE, each_time))
+for run in (once, often):
+    check.same_training(run, check.baseline(steps=four["steps"], global_batch=16))
+claim.equal(
+    "ddp_no_sync_bytes",
+    "With 4 micro-batches, no_sync saves three quarters of the bytes.",
+    once.ranks[0]["sent_bytes_per_step"],
+    (often.ranks[0]["sent_bytes_per_step"] or 0) / 4,
+    within=0.05,
+)
+
+# %% [markdown]
+# BatchNorm and `convert_sync_batchnorm` are in lesson 04d.
 #
 # ## Prove it
 #
@@ -295,91 +319,45 @@ for script, own in practice:
 # %% [markdown]
 # ## Break it
 #
-# ### First: one slow rank
+# ### A sampler that is not told the epoch
 #
-# A **straggler** is a rank that comes late to every collective: its storage is slow, its GPU too
-# hot, its core shared. The job is as slow as its slowest rank. Here rank 1 waits 100 ms for its
-# data in each step. Where does it show?
+# The course's scripts draw batches that depend on the seed and the step alone. Most programs read a
+# dataset with a `DataLoader`; a `DistributedSampler` gives each rank its share of every **epoch**,
+# one pass through the dataset.
 
 # %%
-read = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
-late = variant(
-    "ddp",
-    "ddp_late",
-    {
-        "import torch": "import time\n\nimport torch",
-        read: f"time.sleep(0.1 * (rank == 1))  # slow storage\n{read}",
-    },
-)
-short = {"device": DEVICE, "global_batch": 16 * RANKS, "quiet": True}
-short |= {"model": "mlp", "steps": 5, "trace_step": 3}
-claim.faster(
-    "ddp_late_rank_shows_on_the_others",
-    "Rank 0's collectives take less than half the time when rank 1 is not late.",
-    lambda: launch("ddp", RANKS, **short).ranks[0]["communication_seconds"],
-    lambda: launch(late, RANKS, **short).ranks[0]["communication_seconds"],
-    by=2,
-    seconds=30,
-    names=("communication beside a rank in time", "beside a late one"),
-    otherwise="Here the ranks wait for each other about as long without the delay.",
-)
+loading = SNIPPETS / "ddp_with_dataloader.py"
+script_diff(loading, parent="ddp")
 
 # %% [markdown]
-# The healthy rank looks as if it had a slow network. Its collectives last until the last rank has
-# come: **waiting is not communicating**. Put the traces of all ranks side by side: how long each
-# computes, waits for others in collectives, sends (both counted only while it computes nothing),
-# and does neither.
+# `batch_size` is a *rank's* batch. The sampler shuffles by a seed and the epoch, the same on all
+# ranks, and each rank takes every *N*-th of the result. `set_epoch` tells it which epoch it is. Two
+# ranks train three epochs on 127 samples, which cannot be shared equally; then the same without
+# `set_epoch`. What harm does that do?
+
+# %% tags=["nbval-check-output"]
+from bootcamp_lessons.excerpts import list_epochs
+
+epochs = {"device": "cpu", "steps": 12, "global_batch": 32, "samples": 127, **two}
+forgot = variant(loading, "ddp_forgot_set_epoch", {"sampler.set_epoch(epoch)": "pass"})
+told, forgotten = (launch(script, **epochs) for script in (loading, forgot))
+print(list_epochs(told, caption="with set_epoch"), "\n")
+print(list_epochs(forgotten, caption="without set_epoch"))
 
 # %%
-even, slow = launch("ddp", RANKS, **short), launch(late, RANKS, **short)
-display(ddp_depth.split_step(even), ddp_depth.split_step(slow))
-plots.show(plots.timeline(slow))
-in_collectives = [run.ranks[0]["communication_seconds"] for run in (even, slow)]
-guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
+guess_seen.score(len({i for ids in forgotten.ranks[0]["sample_ids"] for i in ids}), within=0)
 
 # %% [markdown]
-# The rank that waits least is the late one. Its column `neither` says that it neither computed nor
-# communicated: look at its input. Had `computes` been longer, look at its clock, its temperature
-# and at who else uses its core. If all ranks wait alike, it is the network after all, or ranks that
-# take turns in being late.
+# <details><summary>Answer</summary>
 #
-# ### Second: one that is a little late
+# The sampler shuffles with the same seed in every epoch: the same batches in the same order, and
+# each rank sees only its own half of the data, always. Nothing fails and the loss falls. It shows
+# only in the ids, so look at them once in each new program.
 #
-# A trace is one step, and 100 ms are easy to see. A smaller delay needs many steps, and a
-# measurement that can stay on. A communication hook (lesson 04b) that notes the time is one: a
-# rank's **own work** lasts from the beginning of the step until its last bucket is full. No clocks
-# of different hosts are compared.
-
-# %%
-display(piece(ddp_practice.STRAGGLERS, "def all_reduce_and_note", "print(json"))
-paced = launch(ddp_practice.STRAGGLERS, 2, late=1, by=0.3, quiet=True)
-print(f"the late rank: {ddp_practice.find_straggler(paced)}")
-ddp_practice.table_paces(paced)
-
-# %% [markdown]
-# The late rank sleeps for 30 % of what its own work took in the first steps. Nobody waits for *it*,
-# yet its last column is not zero: until the gradients are averaged they also have to be sent. What
-# the others have above that is their waiting. The tool names a rank whose own work takes at least
-# 1.15 times as long as that of the next slowest. It compares lowest deciles: what else the machine
-# does makes single steps longer, never shorter. So it finds a rank that is *always* late. One that
-# is late now and then shows in the upper quartile.
-#
-# ### Third: a rank that never comes
-#
-# Rank 1 of three sleeps before a backward pass. The others wait in an all-reduce, and their stacks
-# look alike. Torch's flight recorder keeps each rank's last collectives; the launcher has asked all
-# ranks for theirs before it ended them.
-
-# %%
-from bootcamp.launcher import hang
-
-hung = hang.read(ddp_practice.launch_stuck(1))
-assert (hung.kind, hung.ranks) == ("missing", (1,)), hung.sentence
-hung
-
-# %% [markdown]
-# Lesson 04b reads such a dump after a timeout without a launcher, with `torchfrtrace`; lesson 09b
-# does so on several hosts. A rank that is alive shows more: `py-spy dump --pid`.
+# The sample that is trained twice: the sampler repeats samples until all ranks have equally many,
+# because each must take part in every collective. (`drop_last=True` leaves some out instead.) In an
+# *evaluation* the repeated samples count twice.
+# </details>
 
 # %% [markdown]
 # ## Exercise
@@ -421,28 +399,6 @@ def clip_over_ranks(gradients, most):
 print(exercise.check("clip_over_ranks", clip_over_ranks))
 
 # %% [markdown]
-# ### Third: who is late?
-#
-# Write the diagnosis of "one slow rank" as a function of the table of traces: a dictionary for each
-# rank, in milliseconds. The solution: `exercise.solution("late_rank")`.
-
-
-# %%
-def late_rank(ranks):
-    """(rank that the others wait for, "computes" or "neither", milliseconds to be gained).
-
-    ranks: [{"computes": 110.0, "waits": 80.0, "neither": 10.0}, ...], the parts of one step. The
-    part is the one that is too long. Gained: if that rank were as fast as the next slowest.
-    """
-    ...
-
-
-print(exercise.check("late_rank", late_rank))
-
-# %% [markdown]
-# Then give it the measured table: `late_rank(ddp_depth.split_step(slow).rows)`.
-
-# %% [markdown]
 # ## When to use it and when not
 #
 # - **`find_unused_parameters`, `static_graph`**: only with outputs that DDP can look into.
@@ -450,7 +406,6 @@ print(exercise.check("late_rank", late_rank))
 #   of all shards (lesson 13).
 # - **Evaluation**: sums and counts; a `DistributedSampler` without `drop_last` deals samples twice.
 # - **`torch.compile`**: count the graphs once; in place, if checkpoints go to other programs.
-# - **A slow job**: each rank's own time first, the network afterwards.
 #
 # **Do not** trust that a program which ends is right: four of the faults above raise nothing.
 #

@@ -1,13 +1,12 @@
 # %% [markdown]
-# # 04b DDP in depth: its options, its limits, and what is built on it
+# # 04d DDP's options: buckets, hooks, and what changes the training
 #
-# **70 minutes**, on any machine, after lesson 04. Sections marked (optional) are not included in
-# the 70 minutes. Run the cells from the top: later ones use names that earlier ones define.
+# **40 minutes**, on any machine, after lesson 04. Sections marked (optional) are not included in
+# the 40 minutes. Run the cells from the top: later ones use names that earlier ones define.
 #
 # After this lesson you can choose DDP's options for a reason, compress what it sends and say what
 # that does to the result, train with ranks that have unequal amounts of work, keep BatchNorm from
-# changing the training, read a flight recorder, survive the death of a rank, and read a Lightning
-# or Accelerate program as the DDP script that it is.
+# changing the training, and read a Lightning or Accelerate program as the DDP script that it is.
 
 # %% [markdown]
 # ## The question
@@ -29,7 +28,6 @@ from bootcamp import (
     launch,
     plots,
     predict,
-    run_command,
     script_diff,
     trial,
     variant,
@@ -66,21 +64,24 @@ plots.show(diagrams.way_of_a_bucket())
 #    × 256, one of 256 × 16, and 4,352 biases, which are sent as they are.
 # 2. Two ranks; rank 0 has one batch more than rank 1. DDP's `join` lets rank 0 finish. In that last
 #    batch rank 0's own gradient is 1.
-# 3. A checkpoint, a file with all that a run needs to continue, is written after every 5 steps
-#    (after steps 4, 9, and so on: steps count from 0). A rank is killed as it begins step 8, and
-#    all ranks start again from the checkpoint.
+# 3. A network for images has **BatchNorm** layers: each subtracts the mean of the batch and divides
+#    by its standard deviation. Two ranks train it for 5 steps under DDP, which averages the
+#    gradients; each rank's layers see the rank's own images. One process trains it with the whole
+#    batch.
 
 # %%
 guess_powersgd = predict(
-    "ddp_in_depth_powersgd",
+    "ddp_options_powersgd",
     "1. PowerSGD with r = 1 instead of complete gradients: by what factor does a rank send less?",
     unit="times",
 )
-guess_join = predict("ddp_in_depth_join", "2. What is the averaged gradient of that last batch?")
-guess_again = predict(
-    "ddp_in_depth_again", "3. How many steps are trained a second time?", unit="steps"
+guess_join = predict("ddp_options_join", "2. What is the averaged gradient of that last batch?")
+guess_norm = predict(
+    "ddp_options_batch_norm",
+    "3. In how many of the 5 steps do both have the same loss, to six digits after the point?",
+    unit="steps",
 )
-display(guess_powersgd, guess_join, guess_again)
+display(guess_powersgd, guess_join, guess_norm)
 
 # %% [markdown]
 # ## What changes
@@ -123,19 +124,6 @@ claim.faster(
 #
 # ### Bucket size
 #
-# Now the GPT with its usual batch, three bucket sizes, two runs each.
-
-# %%
-traced = {"device": DEVICE, "steps": 8, "global_batch": BATCH, "trace_step": 6, "quiet": True}
-sizes = (25, 0.25, 0.05) * 2
-bucket_runs = [launch("ddp_options", RANKS, bucket_mb=size, **traced) for size in sizes]
-plots.show(diagrams.bucket_sweep(bucket_runs))
-
-# %% [markdown]
-# Left: compare the distance between circles of one setting with that between settings. Right: with
-# more buckets, communication begins before the backward pass ends. The fixed cost eats into the
-# gain, and on CPU ranks the threads that communicate need the core that computes.
-#
 # With an explicit cap of 25 MiB a model with fewer bytes of gradients makes one bucket; by
 # default it makes two if it has more than 1 MiB, because the first bucket takes only that. For a
 # large model on GPUs, measure sizes from some MiB to some hundred. A parameter is never cut: one
@@ -163,38 +151,6 @@ claim.equal(
 # %% [markdown]
 # The option is off by default. With it a gradient is a view of a bucket, and code that calls
 # `.detach_()` on it fails. `optimizer.zero_grad()` is fine.
-#
-# ### Unused parameters
-#
-# A bucket is sent when all its gradients are in it. A parameter that the forward pass did not use
-# gets no gradient, its bucket never fills, and the step can't be completed. Here one block is taken
-# out of the forward pass.
-
-# %%
-import textwrap
-
-wrap = "model = DistributedDataParallel(model)"
-skip = "model[3].forward = lambda x: x  # the block's parameters take no part"
-few = {"device": DEVICE, "steps": 4, "global_batch": BATCH, "quiet": True, "raises": False}
-for option in ("", ", find_unused_parameters=True", ", static_graph=True"):
-    change = {wrap: f"{skip}\nmodel = DistributedDataParallel(model{option})"}
-    skipping = launch(variant("ddp", f"ddp_skips{option[2:8]}", change), RANKS, **few)
-    assert (skipping.status == "failed") == (option == ""), f"{option}: {skipping.status}"
-    print(f"DistributedDataParallel(model{option}): {skipping.status}")
-    if error := skipping.summary.get("error"):
-        print(textwrap.fill(error["message"].partition("In addition")[0], 96))
-
-# %% [markdown]
-# The numbers after "did not receive grad" count the parameters in the order of
-# `model.parameters()`.
-#
-# - `find_unused_parameters=True` searches the graph of operations after every forward pass and
-#   marks the missing parameters as ready. So each step may take a different path.
-# - `static_graph=True` looks once, in the first step, and relies on it. It allows what DDP
-#   otherwise refuses, such as a parameter that is used twice under activation checkpointing. If the
-#   graph does change later, the result is undefined.
-#
-# If a parameter is unused by mistake, use neither: fix the model.
 
 # %% [markdown]
 # ### Communication hooks
@@ -399,6 +355,9 @@ statistics = {
     "BatchNorm per rank": launch("ddp", 2, device="cpu", quiet=True, **double),
     "BatchNorm synchronised": launch("ddp_sync_batchnorm", 2, device="cpu", quiet=True, **double),
 }
+per_rank = statistics["BatchNorm per rank"].losses
+same = [abs(a - b) < 1e-6 for a, b in zip(per_rank, one_process.losses, strict=True)]
+print(guess_norm.score(sum(same), within=0))
 compared = ddp_depth.compare_with_baseline(statistics, one_process, tolerance=1e-6)
 assert compared.column("same training") == ["no", "yes"]
 compared
@@ -407,6 +366,7 @@ compared
 # The converted model on this machine:
 
 # %%
+wrap = "model = DistributedDataParallel(model)"
 convert = "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"
 converting = variant("ddp", "ddp_converts_batchnorm", {wrap: f"{convert}\n{wrap}"})
 converted = launch(converting, 2, device=DEVICE, quiet=True, raises=False, **double)
@@ -448,152 +408,7 @@ Table(rows, "How far apart the losses are, step by step")
 # float64 the same growth starts nine digits lower.
 
 # %% [markdown]
-# ## When a rank dies: elastic training
-#
-# The more ranks, the sooner one of them dies, and the others can't go on without it. `torchrun
-# --max-restarts` ends them and starts all ranks again. The script has to provide what they resume
-# from: a **checkpoint** (lesson 07b). Here rank 1 kills itself with SIGKILL in step 8, in its first
-# attempt. The command gives the same file to `--save` and `--resume`, so one line serves the first
-# start and every restart.
-
-# %%
-import tempfile
-from pathlib import Path
-
-forward = "loss = models.loss(model(inputs), targets)"
-kill = "os.kill(os.getpid(), signal.SIGKILL)"
-tools = "from bootcamp.train import checkpoint, config, data, models, optimizers, record"
-accident = f"if step == 8 and rank == 1 and environment.attempt() == 0:\n    {kill}\n{forward}"
-changes = {tools: f"import os\nimport signal\nfrom bootcamp.train import environment\n{tools}"}
-dies = variant("ddp", "ddp_rank_dies", changes | {forward: accident})
-
-kept = tempfile.TemporaryDirectory()
-file = Path(kept.name) / "checkpoint.pt"
-elastic = {"device": "cpu", "steps": 12, "global_batch": 16}
-restarts = {"start": "torchrun", "options": Options(max_restarts=2)}
-saves = {"save": file, "resume": file, "save_every": 5}
-restarted = launch(dies, 2, **restarts, **saves, **elastic)
-
-# %% [markdown]
-# All losses and the final parameters must *equal* those of an undisturbed run.
-
-# %%
-undisturbed = launch("ddp", 2, quiet=True, **elastic)
-assert restarted.summary["restarts"] == 1, "there was no restart"
-assert restarted.losses == undisturbed.losses, "the restart has changed a loss"
-ends = [run.ranks[0]["fingerprint_final"] for run in (restarted, undisturbed)]
-assert ends[0] == ends[1], "the restart has changed the parameters"
-plots.show(diagrams.attempts(restarted, saved_every=5))
-guess_again.score(8 - restarted.ranks[0]["first_step"])  # of the last attempt
-
-# %% [markdown]
-# (A killed attempt may lack the row of its last step, whose loss had not been read yet.) Nothing
-# was lost because the checkpoint holds everything that the next step depends on: parameters, the
-# optimizer's state, the number of steps. If model or data use random numbers, the states of sampler
-# and generators belong in it too. Under DDP all ranks hold the same, so only rank 0 writes.
-#
-# The command has `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`. Ranks publish their addresses in a
-# **store**, a small key-value server. By default torchrun lends them its own, which outlives a
-# restart, and with gloo a new rank may find the address of a dead one there ("Connection refused").
-# With the variable each attempt has a store of its own. Rehearse a restart, more than once, before
-# the long run.
-
-# %% [markdown]
-# ## NCCL
-#
-# CPU ranks communicate through **gloo**, GPUs through **NCCL**, NVIDIA's library of collectives.
-# The calls are the same. What NCCL does that gloo does not:
-#
-# - It runs *on the GPU*: an all-reduce is a GPU kernel, queued on a **stream**, a list of work that
-#   the GPU does in order. The call returns before anything has happened. While it runs it takes
-#   some of the GPU's processors and memory bandwidth.
-# - It looks at the **topology**. Inside a host GPUs read and write each other's memory (**P2P**),
-#   over **NVLink**, NVIDIA's fast links between GPUs, or over the slower **PCIe** bus; between
-#   hosts the network card can fetch from GPU memory itself (**GPUDirect RDMA**, where hardware and
-#   drivers have it).
-# - It builds several rings and trees at the same time, called channels, and chooses algorithm and
-#   protocol by size.
-
-# %%
-plots.show(diagrams.two_hosts())
-
-# %% [markdown]
-# *One* ring over two hosts crosses the slow link once in each direction, however many GPUs a host
-# has. NCCL makes several rings and gives each a network card of its own: with eight cards, eight
-# times the rate.
-#
-# `nvidia-smi topo -m` prints how a host's parts are connected, as a matrix: `NV#` is NVLink, `PIX`
-# and `PXB` are PCIe bridges, `PHB` the CPU's own PCIe, `NODE` and `SYS` cross inside and between
-# **NUMA nodes**, each a CPU with the memory next to it. It also lists the cores near each GPU. A
-# rank on the wrong NUMA node reads all its data across the link between the CPUs: bind it to cores
-# near its GPU (`numactl --cpunodebind`), or let Slurm choose the GPU near its cores
-# (`--gpu-bind=closest`).
-#
-# A ring takes 2(*N*-1) steps, one after another. In a **tree** all ranks together send as much, the
-# busiest rank sends more, and the number of steps grows with the logarithm of *N*.
-
-# %%
-plots.show(diagrams.ring_and_tree())
-
-# %% [markdown]
-# For a small message the number of steps decides: with 1,024 ranks 2,046 in a ring, 20 in a tree.
-# With much data the bytes decide. NCCL uses two trees at once, in which each rank is a leaf of
-# one and an inner node of the other.
-#
-# A simple model of a collective's time is **alpha + beta × bytes**: a start-up cost, and a cost for
-# each byte. It is fitted here to all-reduces from 4 bytes to 32 MiB, measured once on each machine,
-# and tested on sizes that it has not seen. If the measured sizes require it, the line has a bend:
-# beyond some size the rate is different.
-
-# %%
-from bootcamp_lessons import allreduce_sweep
-
-sweep = allreduce_sweep.load(RANKS, DEVICE)
-fitted = sweep.fit()
-plots.show(plots.all_reduce_sweep(sweep, fitted))
-off = fitted.errors(sweep.held_out)
-print(f"held-out sizes: {off['median']:.0%} off in the median, {off['largest']:.0%} at most")
-print(f"one bucket of 25 MiB: {1e3 * fitted.predict(25 * 2**20):.1f} ms, by the fit")
-
-# %% [markdown]
-# Left: below some size the time hardly depends on the bytes. That is alpha. Right: **bus
-# bandwidth** as the nccl-tests define it. The *algorithm* bandwidth is the data's size divided by
-# the time. Multiplied by 2(*N*-1)/*N* it is the rate on each rank's link, which can be compared
-# with the hardware's figure for any number of ranks.
-#
-# ### The environment variables that people need (optional)
-#
-# - `NCCL_DEBUG=INFO` prints version, topology, chosen interfaces, rings and trees. Set it first
-#   when something hangs or is slow. `NCCL_DEBUG_SUBSYS=INIT,NET` narrows it down.
-# - `NCCL_SOCKET_IFNAME=eth0` selects network interfaces, by prefix; `=eth0` means exactly that
-#   name, `^docker` excludes. gloo has `GLOO_SOCKET_IFNAME`.
-# - `NCCL_IB_HCA=mlx5_0` selects InfiniBand or RoCE cards. `NCCL_IB_DISABLE=1`: none, sockets
-#   instead, to find out whether they are the cause.
-# - `NCCL_P2P_DISABLE=1`: no direct access between the GPUs of a host. If it helps against a hang,
-#   the fault is below NCCL (often PCIe settings or virtualisation).
-# - `NCCL_ALGO=Ring` (or `Tree`), `NCCL_PROTO=Simple` force an algorithm and a protocol, to compare.
-#
-# The last three are for finding faults. A forgotten `NCCL_P2P_DISABLE=1` slows every later run
-# down, and only `NCCL_DEBUG=INFO` shows it.
-#
-# Torch's own: `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any backend.
-# `TORCH_FR_BUFFER_SIZE` is the number of collectives that torch's flight recorder (see *a job that
-# has died*, below) keeps, 2000 by default.
-
-# %%
-if DEVICE == "cuda":
-    talkative = {"options": Options(env={"NCCL_DEBUG": "INFO"}), "quiet": True}
-    told = launch("ddp", RANKS, steps=2, global_batch=BATCH, **talkative).output(0)
-    words = ("NCCL version", "Channel 00", "Trees", "Using network")
-    print(
-        *[line for line in told.splitlines() if any(word in line for word in words)][:12], sep="\n"
-    )
-    print(run_command(["nvidia-smi", "topo", "-m"]))
-else:
-    print("Without two GPUs there is no NCCL to ask: these ranks talk through gloo.")
-
-# %% [markdown]
-# ## The frameworks on top: Lightning and Accelerate
+# ## The frameworks on top: Lightning and Accelerate (optional)
 #
 # **Accelerate** prepares model and optimizer and leaves the loop to you. **Lightning** takes the
 # loop: you write what a step is, its Trainer does the rest. Underneath, both use the same DDP.
@@ -637,7 +452,7 @@ for name in frameworks:
 # is. You get what it does *besides*: mixed precision, logging, checkpoints, other strategies by one
 # argument. In return the averaging, the wrapping and the order of the calls are out of sight.
 #
-# ### From Lightning's `strategy="horovod"` to `"ddp"` (optional)
+# ### From Lightning's `strategy="horovod"` to `"ddp"`
 #
 # Lightning 2.0 removed `Trainer(strategy="horovod")`, and 1.9 told people to write
 # `strategy="ddp"`. Both average the same gradients. But Lightning's Horovod strategy *also
@@ -657,26 +472,36 @@ if "lightning" in frameworks:
 # %% [markdown]
 # ## Break it
 #
-# ### A job that has died
+# ### Unused parameters
 #
-# After a timeout there is no process left to ask. Torch's **flight recorder** keeps the last
-# collectives of each rank: which, of what size, called in which line. With NCCL it is on by
-# default, and torch's watchdog writes a file for each rank when a collective times out
-# (`TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_FR_DUMP_TEMP_FILE`). With gloo it records too, but not
-# whether a collective has ended, and the script has to write the files. `torchfrtrace FOLDER`,
-# which comes with torch, compares them.
+# A bucket is sent when all its gradients are in it. A parameter that the forward pass did not use
+# gets no gradient, its bucket never fills, and the step can't be completed. Here one block is taken
+# out of the forward pass.
 
 # %%
-recorder = SNIPPETS / "ddp_flight_recorder.py"
-crashed = launch(recorder, **small)
-print(crashed.output(0))
-print(ddp_depth.read_flight_recorder(crashed.folder / "flight_recorder"))
+import textwrap
+
+skip = "model[3].forward = lambda x: x  # the block's parameters take no part"
+few = {"device": DEVICE, "steps": 4, "global_batch": BATCH, "quiet": True, "raises": False}
+for option in ("", ", find_unused_parameters=True", ", static_graph=True"):
+    change = {wrap: f"{skip}\nmodel = DistributedDataParallel(model{option})"}
+    skipping = launch(variant("ddp", f"ddp_skips{option[2:8]}", change), RANKS, **few)
+    assert (skipping.status == "failed") == (option == ""), f"{option}: {skipping.status}"
+    print(f"DistributedDataParallel(model{option}): {skipping.status}")
+    if error := skipping.summary.get("error"):
+        print(textwrap.fill(error["message"].partition("In addition")[0], 96))
 
 # %% [markdown]
-# gloo's message only shows that a rank waited. The flight recorder shows where the ranks diverged:
-# rank 0 called an all-reduce, rank 1 a broadcast, and the last line of the stack is the line of the
-# script: `if step == 3 and rank == 0:` is above it. For a rank that still runs, `py-spy dump --pid`
-# prints its stack.
+# The numbers after "did not receive grad" count the parameters in the order of
+# `model.parameters()`.
+#
+# - `find_unused_parameters=True` searches the graph of operations after every forward pass and
+#   marks the missing parameters as ready. So each step may take a different path.
+# - `static_graph=True` looks once, in the first step, and relies on it. It allows what DDP
+#   otherwise refuses, such as a parameter that is used twice under activation checkpointing. If the
+#   graph does change later, the result is undefined.
+#
+# If a parameter is unused by mistake, use neither: fix the model.
 
 # %% [markdown]
 # ## Exercise
@@ -700,28 +525,23 @@ print(exercise.start("own_hook"))
 print(exercise.check("own_hook"))
 
 # %% [markdown]
-# ### Second: how long will an all-reduce take? (optional)
+# ### Second: the statistics of all ranks
 #
-# Somebody offers you more GPUs, or a faster network. What would the averaging take there? A ring
-# takes 2(*N*-1) steps one after another, in each of them a rank sends one piece of 1/*N* of the
-# data, and each step has a start-up cost of its own. The solution:
-# `exercise.solution("ring_seconds")`.
+# Each rank has a number of images of its own, and knows their mean and their variance (the mean of
+# the squared distances from the mean). What are mean and variance of all images? The solution:
+# `exercise.solution("batch_statistics")`.
 
 
 # %%
-def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
-    """Time of a ring all-reduce in seconds.
+def batch_statistics(ranks):
+    """(mean, variance) of the images of all ranks.
 
-    alpha_seconds: start-up cost of one step. bytes_per_second: what a rank can send.
+    ranks: for each rank (number of images, their mean, their variance).
     """
     ...
 
 
-print(exercise.check("ring_seconds", ring_seconds))
-
-# %% [markdown]
-# To go further: with 64 ranks, 20 µs for a step and 10 GB/s, from which size on do the bytes cost
-# more than the start-up?
+print(exercise.check("batch_statistics", batch_statistics))
 
 # %% [markdown]
 # ## When to use it and when not
@@ -736,9 +556,6 @@ print(exercise.check("ring_seconds", ring_seconds))
 # - **`join`**: when the data can't be made even.
 # - **Local SGD**: when even compressed gradients are too many bytes. It is not DDP.
 # - **BatchNorm**: per rank if a rank has many images, synchronised if it has few.
-# - **A slow job**: first look for the late rank (lesson 04d), then at the network.
-# - **Checkpoints and `--max-restarts`**: for everything that you would not like to repeat, and
-#   rehearsed.
 # - **Lightning, Accelerate**: for what they bring besides, once you can say which lines of the bare
 #   script they replace.
 #
@@ -752,11 +569,5 @@ print(exercise.check("ring_seconds", ring_seconds))
 #   Douillard et al., *DiLoCo*, 2023, arXiv:2311.08105: local steps with an outer optimizer.
 # - Ioffe and Szegedy, *Batch Normalization*, 2015, arXiv:1502.03167. Goyal et al., 2017,
 #   arXiv:1706.02677, on BatchNorm per worker.
-# - Hockney, *The communication challenge for MPP*, Parallel Computing 20, 1994: alpha and beta.
-# - Sanders, Speck and Träff, *Two-tree algorithms for full bandwidth broadcast, reduction and
-#   scan*, Parallel Computing 35, 2009.
-# - NVIDIA, *NCCL documentation* (Environment Variables), and *nccl-tests*, `doc/PERFORMANCE.md`,
-#   for algorithm and bus bandwidth.
-# - PyTorch documentation: *DistributedDataParallel*, *DDP Communication Hooks*, *torchrun (Elastic
-#   Launch)*, *Flight Recorder for Debugging Stuck Jobs*. Lightning 1.9, `HorovodStrategy.setup`
-#   (the learning rate). Accelerate documentation, *Launching scripts*.
+# - PyTorch documentation: *DistributedDataParallel*, *DDP Communication Hooks*. Lightning 1.9,
+#   `HorovodStrategy.setup` (the learning rate). Accelerate documentation, *Launching scripts*.
