@@ -1,13 +1,12 @@
 """The planner against published tables, theory and its own simulations; tables that it answers."""
 
-import copy
 import csv
 import io
 import itertools
 import json
+import statistics
 import time
 
-import accuracy
 import pytest
 
 from bootcamp.costs import (
@@ -94,19 +93,22 @@ def test_models_have_the_parameters_and_flops_of_theory_and_of_what_was_publishe
 # The fit
 
 
-def test_seconds_are_the_published_ones_by_the_stored_fit():
-    """How wrong it is on rows that it has not seen, make accuracy says; this is the stored fit."""
-    for table, mean_error in (("vtrain_single", 0.055), ("vtrain_multi", 0.045)):
-        off = []
-        for row in published.table(table):
-            measured = 1e-3 * float(row["published_milliseconds"])
-            off.append(abs(planner.answer(planner.read(row)).seconds / measured - 1))
-        assert sum(off) / len(off) < mean_error
+def test_stored_fit_predicts_what_is_recorded_of_rows_left_out():
+    """A row more changes the constants little, but for the few rows that a constant hangs on."""
+    recorded = json.loads((REFERENCE / "accuracy.json").read_text())["rows"]
+    off = []
+    for row in (each for each in recorded if each["predicted"]):
+        same = [each for each in published.table(row["table"]) if each["row_id"] == row["row"]]
+        seconds = [planner.answer(planner.read(each)).seconds for each in same]
+        off.append(min(abs(each / row["predicted"] - 1) for each in seconds))
+    assert statistics.median(off) < 0.005
+    assert sum(each > 0.03 for each in off) == 6
 
 
 def test_stored_fit_is_in_its_range_has_four_rows_a_constant_and_is_recorded():
     recorded = json.loads((REFERENCE / "accuracy.json").read_text())
-    assert len(recorded["rows"]) == len(accuracy.measured())
+    fitted = [row for found in fitted_constants.FITTED.values() for row in found["rows"]]
+    assert sorted(fitted) == sorted(row["row"] for row in recorded["rows"])
     recorded = {(row["stack"], row["constant"]): row["value"] for row in recorded["constants"]}
     for stack, found in fitted_constants.FITTED.items():
         assert not stack or len(found["constants"]) * 4 <= len(found["rows"])
@@ -117,28 +119,14 @@ def test_stored_fit_is_in_its_range_has_four_rows_a_constant_and_is_recorded():
             assert not stack or recorded[stack, name] == float(f"{value:.4g}")
 
 
-@pytest.mark.slow
-def test_fits_find_and_write_what_is_stored(monkeypatch, tmp_path):
-    """`make accuracy ARGS=--fit`, without the table that it prints afterwards."""
-    stored = copy.deepcopy(fitted_constants.FITTED)
-    monkeypatch.setattr(fitted_constants, "HERE", tmp_path)
-    monkeypatch.setattr(fitted_constants, "FITTED", {})
-    accuracy.write_fit(accuracy.measured())
-    found = json.loads((tmp_path / "fitted.json").read_text())
-    assert found == fitted_constants.FITTED
-    assert list(found) == list(stored)
-    for stack, old in stored.items():
-        assert found[stack]["rows"] == old["rows"]
-        for kind in ("constants", "anchors"):
-            assert found[stack][kind] == pytest.approx(old[kind], rel=0.001)
-
-
 def test_stacks_have_their_own_answers_and_one_never_seen_borrows():
     row = published.table("ptdp_table1")[1]
     found = [__main__.answer_row({**row, "stack": name}) for name in ("", "vtrain", "mtnlg_530b")]
     assert len({answer["seconds_per_step"] for answer in found}) == 3
     borrowed = fitted_constants.FITTED[""]["constants"]
-    assert fitted_constants.find_constants("", "A100 80GB").matmul == borrowed["matmul A100"]
+    for stack in ("", "ibm_fsdp_hsdp"):  # never seen, and with too few rows
+        constants = fitted_constants.find_constants(stack, "A100 80GB")
+        assert constants.matmul == borrowed["matmul A100"]
 
 
 # Against theory and simulations

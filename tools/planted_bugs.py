@@ -97,6 +97,10 @@ src/bootcamp/costs/experts.py: tests/test_experts.py -k planner
 src/bootcamp/costs/failures.py: tests/test_formulas.py -k interval
 - return math.sqrt(2 * save_seconds * mtbf)
 + return math.sqrt(save_seconds * mtbf)
+# a stack of few rows borrows no constants
+src/bootcamp/costs/fitted_constants.py: tests/test_planner.py -k borrows
+- borrowed = {} if found["constants"] else FITTED[""]["constants"]
++ borrowed = {}
 # a layer's activations are the same when it is recomputed
 src/bootcamp/costs/memory.py: tests/test_planner.py -k memory_is_the_published_one
 - kept = plan.recompute if kept is None else kept
@@ -329,10 +333,6 @@ tools/preflight.py: tests/test_preflight.py -k launch
 tools/preflight_checks.py: tests/test_preflight.py -k before
 - verdict = LIMITS if group not in GROUPS else NOT_READY if is_made() else TO_INSTALL
 + verdict = LIMITS if group not in GROUPS or not is_made() else NOT_READY
-# a stack never seen borrows the largest constant
-tools/recorders/accuracy.py: tests/test_planner.py -k write_what_is_stored
-- return {name: statistics.median(values) for
-+ return {name: max(values) for
 # a recorded trace loses the clock that ranks share
 tools/recorders/reference.py: tests/test_traces.py
 -  + round(1e3 * events[0]["ts"])

@@ -723,4 +723,4 @@ print(exercise.check("cannot_be", cannot_be))
 #   13 March 2024. `src/bootcamp/costs/published/` has every row with its source.
 # - J. W. Young, Communications of the ACM 17(9), 1974. J. T. Daly, *A higher order estimate of the
 #   optimum checkpoint interval for restart dumps*, Future Generation Computer Systems 22, 2006.
-# - Rivals: `mlsysim` on PyPI; `make accuracy` predicts the planner's rows again.
+# - Rivals: `mlsysim` on PyPI. Who recorded the errors: `logs/README.md`.

@@ -1,7 +1,7 @@
 """The planner's constants of software on a machine, fitted to published rows.
 
 constants.toml says what each means and between which values it may be; fitted.json holds the values
-that `make accuracy ARGS=--fit` found, and the rows that they were fitted to.
+that a tool found (logs/README.md has its commit), and the rows that they were fitted to.
 """
 
 import json
