@@ -22,6 +22,7 @@ pytestmark = pytest.mark.timeout(600)  # one fixture runs all cases; a loaded ma
 CASES = clinic.CASES
 HERE = {file: case for file, case in CASES.items() if not arguments.missing(case.framework)}
 HELD_AGAINST_ONE_RANK = ("wrapped_twice", "summed", "sometimes_unused", "clipped_by_shard")
+HELD_AGAINST_ONE_RANK += ("own_part_first", "built_early", "own_count")
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,17 @@ CLIP_BY_HAND = """    gradients = [parameter.grad.to_local() for parameter in mo
 """
 LAST_LINE = 'print(f"rank {rank}: the loss of its share is {loss.item():.3f}\\n", end="")\n'
 DRAW = "[24, 8]"
+OWNERS = """    for owner in range(world):
+        for parameter in parts[owner]:
+            dist.broadcast(parameter.data, src=owner)
+"""
+BY_NUMBER = """    for number, parameter in enumerate(model.parameters()):
+        dist.broadcast(parameter.data, src=number % world)
+"""
+TOTAL = "    total = counts[mine].sum()\n    dist.all_reduce(total)\n"
+PASS_OVER = "        if step < done:\n            continue\n"
+DEAL_OUT = "range(32), batch_size=2, sampler=DistributedSampler(range(32))"
+PLACE = "self.rank * workers.num_workers + workers.id"
 # other ways of fixing that are as right, on top of the solution: the observer must not mind them
 RIGHT = [
     ("saved_by_all", {SAVE: OPEN_AND_SAVE}),
@@ -87,13 +99,36 @@ RIGHT = [
             "rank = dist.get_rank()\n": "rank = dist.get_rank()\ntorch.manual_seed(0)\n",
         },
     ),
+    ("own_part_first", {OWNERS: BY_NUMBER}),
+    ("own_count", {TOTAL: "    total = counts.sum()\n"}),
+    ("streamed", {PLACE: "self.world * workers.id + self.rank"}),
+    (
+        "read_again",
+        {DEAL_OUT: "[*DistributedSampler(range(32))][2 * done :], 2", PASS_OVER: ""}
+        | {"enumerate(loader):": "enumerate(loader, done):"},
+    ),
+]
+# and those that begin with the broken program
+FREE = "log, written, writing = [], threading.Lock(), threading.Event()\n"
+RIGHT_FROM_THE_START = [
+    ("one_batch_more", {"mine = list(range(len(inputs)))": "mine = [*range(33), 0]"}),
+    ("forked_late", {FREE: f"{FREE}os.register_at_fork(after_in_child=written._at_fork_reinit)\n"}),
+    (
+        "built_early",
+        {
+            "fully_shard(model)\n": "fully_shard(model)\n"
+            "optimizer.param_groups[0]['params'] = list(model.parameters())\n"
+        },
+    ),
 ]
 
 
-@pytest.mark.parametrize(("file", "changes"), RIGHT)
+@pytest.mark.parametrize(("file", "changes"), RIGHT + RIGHT_FROM_THE_START)
 def test_other_right_ways_are_accepted(file, changes, tmp_path):
     case, path = CASES[file], tmp_path / f"{file}.py"
-    path.write_text(clinic.replace_once(case.solution_path().read_text(), changes))
+    is_fixed = (file, changes) in RIGHT
+    text = case.solution_path().read_text() if is_fixed else case.starting_point()
+    path.write_text(clinic.replace_once(text, changes))
     result = exercise.try_out(case, path)
     assert result.solved, result
 
@@ -228,6 +263,31 @@ MISTAKES = [
     ("drawn_anew", splitting([FIRST + LAST] * 3), "The sampler has to stay"),
     ("drawn_anew", splitting([FIRST] * 3), "positions are disjoint"),
     ("drawn_anew", splitting([FIRST] * 3, [LAST] * 3), "set_epoch has to stay"),
+    ("own_part_first", BOTH, "from the rank that has updated it"),
+    ("own_part_first", SHIFTED, "Nobody brings the ranks together"),
+    ("own_part_first", shifting("gradients", 0, 1), "from the rank that has updated it"),
+    ("one_batch_more", setting("seen", [list(range(33))] * 2), "66 trained, 33 of them"),
+    ("one_batch_more", setting("seen", [EVENS] * 2), "only the sample that does not divide"),
+    ("one_batch_more", SHIFTED, "DistributedDataParallel has to stay"),
+    ("one_batch_more", {"    dist.barrier()\n": ""}, "How many steps has each?"),
+    ("gathered_on_rank_0", setting("restored", [0.0] * 161), "not what the ranks hold"),
+    ("gathered_on_rank_0", setting("saved", ["model.pt"]), "All ranks gather, one writes"),
+    ("gathered_on_rank_0", holding(1.0), "fully_shard has to stay"),
+    ("forked_late", {"num_workers=1": "num_workers=0"}, "the reading beside the training"),
+    ("forked_late", setting("seen", [EVENS]), "Some are read again"),
+    ("forked_late", "the ranks hang", "nobody opens it"),
+    ("built_early", BOTH, "that the model has when it trains"),
+    ("built_early", holding(1.0), "fully_shard has to stay"),
+    ("built_early", SHIFTED, "Nobody brings the ranks together"),
+    ("own_count", BOTH, "DDP then divides by their number"),
+    ("own_count", SHIFTED, "Nobody brings the ranks together"),
+    ("own_count", {"counts[mine].sum()": "counts.sum()"}, "DDP then divides"),
+    ("streamed", {"num_workers=2": "num_workers=1"}, "64: every rank reads all of them"),
+    ("streamed", setting("seen", [EVENS * 2]), "what any other one reads"),
+    ("streamed", setting("seen", [EVENS]), "Some are read again"),
+    ("read_again", setting("seen", [EVENS * 2], [ODDS]), "48"),
+    ("read_again", setting("seen", [EVENS]), "16 different ones of 32"),
+    ("read_again", {"enumerate(loader, done)": "enumerate(loader)"}, "what any other one reads"),
     ("own_loss", {"    if loss.item() < 0.5:\n        break\n": ""}, "does not decide any more"),
     ("shard_saved", GATHER_ON_RANK_0, "hang"),
     ("deepspeed_copied", TWO_FIXED, "save_checkpoint is a collective"),

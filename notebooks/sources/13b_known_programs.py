@@ -320,14 +320,9 @@ print(exercise.check("stripes"))
 # - **DataParallel**: in old code. Look for the dimension, and for tuples.
 # - **A framework's strategy**: once you can name the bare script, and have proved one run.
 #
-# ### What ran where
+# All programs from elsewhere that this course covers, and what proves each, are listed in
+# `src/bootcamp_lessons/labs/known_programs.csv`.
 #
-# All programs from elsewhere that this course covers, where each runs now, and what proves it:
-
-# %%
-known_programs.programs()
-
-# %% [markdown]
 # ## Sources
 #
 # - Kuchaiev and Ginsburg, *Factorization tricks for LSTM networks*, 2017, arXiv:1703.10722: the

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 from bootcamp.classroom import tasks
@@ -39,6 +39,8 @@ class Case(ScriptTask):
     question: str = ""
     options: list[dict] = field(default_factory=list)
     fix: dict[str, str] = field(default_factory=dict)
+    afterwards: str = ""
+    optional: bool = False
     keep: tuple[str, ...] = ()
     examine_ranks: tuple[int, ...] = ()
     start_processes: int = 0
@@ -63,7 +65,7 @@ class Case(ScriptTask):
         return self.write_solution(replace_once(self.starting_point(), self.fix))
 
     def check_script(self, path: Path) -> str:
-        return self.judge(Trial(self, path))
+        return f"{self.judge(Trial(self, path))}\n{self.afterwards}"
 
     def run(self, path: Path, ranks: int, **flags) -> Run:
         """Run a script under observation. Raises LaunchError without its framework."""
@@ -134,8 +136,9 @@ def _read_observation(run: Run, rank: int) -> dict:
 def _read_case(file: str, content: dict) -> Case:
     """Make a Case from cases.toml; its task is the script's docstring after its first paragraph."""
     said = ast.get_docstring(ast.parse((FOLDER / f"{file}.py").read_text()))
+    judge, otherwise = getattr(clinic_judges, content["judge"]), content.pop("otherwise", None)
     content |= {
-        "judge": getattr(clinic_judges, content["judge"]),
+        "judge": partial(judge, meaning=otherwise) if otherwise else judge,
         "fix": {piece["old"]: piece["new"] for piece in content["fix"]},
     }
     return Case(f"clinic_{file}", task=said.partition("\n\n")[2], file=file, **content)
@@ -146,6 +149,7 @@ CASES = {
     for file, content in tomllib.loads((FOLDER / "cases.toml").read_text()).items()
 }
 TASKS = list(CASES.values())
+CORE = [case for case in TASKS if not case.optional]
 
 
 def _find(name: str) -> Case:
@@ -200,17 +204,17 @@ def observe(name: str) -> list[dict]:
     return case.observe(case.broken, case.ranks)
 
 
-def list_cases() -> Table:
-    """Return a table of all broken scripts, each with what its owner says."""
+def list_cases(optional: bool = False) -> Table:
+    """Return a table of broken scripts, each with what its owner says."""
     columns = {"program": "file"}
     columns["its owner says"] = lambda case: " ".join(case.task.split('"')[1].split())
-    return Table.of(TASKS, columns)
+    return Table.of([case for case in TASKS if case.optional == optional], columns)
 
 
 def run_all_cases() -> Table:
-    """Run all broken scripts, three at a time, and return a table of how each ended."""
+    """Run the broken scripts of the core, three at a time, and return a table of how each ended."""
     with ThreadPoolExecutor(3) as pool:
-        return Table(list(pool.map(_run_case, TASKS)), "As they came in")
+        return Table(list(pool.map(_run_case, CORE)), "As they came in")
 
 
 def _run_case(case: Case) -> dict:
@@ -218,12 +222,12 @@ def _run_case(case: Case) -> dict:
     try:
         error = _run_broken(case.name, case.broken_processes).summary.get("error")
     except launch.RunRefused as refused:
-        return row | {"ended": "not run here", "it said": str(refused)[:90]}
+        return row | {"ended": "not run here", "it said": str(refused)}
     if not error:
         return row | {"ended": "by itself", "it said": ""}
     said = tasks.describe_failure(error, case.broken).splitlines()[0]
     ended = "not at all" if error["kind"] == "hang" else "with an error"
-    return row | {"ended": ended, "it said": said[:90]}
+    return row | {"ended": ended, "it said": textwrap.shorten(said, 160, placeholder=" ...")}
 
 
 def diagnose(name: str, answer: str | None = None) -> Plain:

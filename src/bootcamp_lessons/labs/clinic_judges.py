@@ -55,7 +55,8 @@ def _check_ranks_agree(seen: Observed, meaning: str) -> None:
         _check_equal("the same parameters on all ranks", first, other, meaning)
 
 
-def _check_trains_as_one_rank(seen: Observed, meaning: str) -> str:
+def judge_training(seen: Observed, meaning: str) -> str:
+    """Require the training of one rank with the whole batch; meaning: of any other."""
     _check_ranks_agree(seen, "Nobody brings the ranks together: each trains a model of its own.")
     for what in ("parameters", "gradients"):
         expected = f"the {what} that one rank has, with the whole batch"
@@ -89,7 +90,8 @@ def _check_shares(
     for epoch, parts in enumerate(zip(*read, strict=False)):
         numbers = [number for part in parts for number in part]
         shared_out = f"{len(samples)} samples in epoch {epoch}, shared out"
-        all_on_each = f"{len(numbers)}: every rank {verb} all of them"
+        whole = all(set(part) >= set(samples) for part in parts)
+        all_on_each = f"{len(numbers)}" + f": every rank {verb} all of them" * whole
         _require(len(numbers) <= len(samples), shared_out, all_on_each, too_many)
         once = f"every sample once in epoch {epoch}"
         different = f"{len(set(numbers))} different ones of {len(samples)}"
@@ -283,16 +285,40 @@ def judge_hybrid_shards(seen: Observed) -> str:
     elif fraction < 0.35:
         meaning = "That is a quarter: FSDP over all ranks. The mesh has rows of two."
     _require(not meaning, "half of the parameters on each rank", f"{fraction:.0%} of them", meaning)
-    return f"each rank holds half of the model, and {_check_trains_as_one_rank(seen, '')}"
+    return f"each rank holds half of the model, and {judge_training(seen, '')}"
 
 
-def judge_clipping(seen: Observed) -> str:
-    """Require that the clipped gradients of shards are those of one rank without shards."""
+def judge_sharded_training(seen: Observed, meaning: str) -> str:
+    """Require shards, and the training of one rank."""
     _check_is_sharded(seen)
-    return _check_trains_as_one_rank(
-        seen,
-        "One factor for all shards, from the norm of all of them. Clipping itself has to stay.",
-    )
+    return judge_training(seen, meaning)
+
+
+def judge_batches(seen: Observed) -> str:
+    """Require that ranks train 32 of 33 samples or more in each epoch, together."""
+    for parts in zip(*seen.values("seen"), strict=True):
+        numbers = sum(parts, [])
+        trained = f"{len(numbers)} trained, {len(set(numbers))} of them different"
+        meaning = "Each rank has a share, and only the sample that does not divide may be left out."
+        is_right = len(numbers) <= 34 and len(set(numbers)) >= 32
+        _require(is_right, "33 samples, shared out", trained, meaning)
+    _check_ranks_agree(seen, "DistributedDataParallel has to stay: each rank trains alone.")
+    return "all ranks get through both epochs, and one sample at most is left out or read twice."
+
+
+def judge_each_once(seen: Observed) -> str:
+    """Require that each sample is read once, by any worker, rank or job."""
+    too_many = "Each worker, rank and job has to leave out what any other one reads."
+    _check_shares(seen.values("seen"), SAMPLES, "reads", too_many, "Some are read again.")
+    return "every sample is read once."
+
+
+def judge_worker(seen: Observed) -> str:
+    """Require as judge_each_once, by another process than the rank."""
+    is_worker = all(mine["process"] not in mine["readers"] for mine in seen.ranks)
+    meaning = "That ends the waiting, and the reading beside the training with it."
+    _require(is_worker, "a worker that reads", "a rank that reads by itself", meaning)
+    return judge_each_once(seen)
 
 
 def judge_averaging(seen: Observed) -> str:
@@ -308,7 +334,7 @@ def judge_averaging(seen: Observed) -> str:
         "A smaller learning rate makes up for it with SGD. With clipping, weight decay or "
         "another optimizer it does not. Correct the gradient.",
     )
-    return _check_trains_as_one_rank(
+    return judge_training(
         seen,
         "A sum over the ranks is too large by their number, a mean divided again too small.",
     )
@@ -323,7 +349,7 @@ def judge_both_heads(seen: Observed) -> str:
         "its parameters are as they were at the start",
         "It is unused in some steps, not in all: it must stay a part of the training.",
     )
-    return _check_trains_as_one_rank(seen, "Both heads must be trained as one device trains them.")
+    return judge_training(seen, "Both heads must be trained as one device trains them.")
 
 
 def judge_same_start(seen: Observed) -> str:

@@ -1,6 +1,5 @@
 """Lessons 07c and 13b: programs from elsewhere as variants of scripts, and their tables."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -130,18 +129,3 @@ def strategies() -> Table:
         rows.append({"strategy": row["name"], "idea": idea, "here": script, "on two CPUs": result})
     where = f"recorded on {found['machine']['cpu']}, Lightning {found['lightning']}"
     return Table(rows, f"Trainer(strategy=..., accelerator='cpu', devices=2): {where}")
-
-
-def read_programs() -> list[dict[str, str]]:
-    with open(Path(__file__).with_suffix(".csv"), newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def programs() -> Table:
-    """Table all programs that the course's sources name: where each runs now, and its proof."""
-    rows = []
-    for row in read_programs():
-        file, _, test = row["proof"].partition("::test_")
-        proof = f"{file}: {test.replace('_', ' ')}" if test else file  # so that it wraps
-        rows.append(row | {"file": row["file"].removeprefix("src/"), "proof": proof})
-    return Table(rows, f"{len(rows)} programs and where they run now")

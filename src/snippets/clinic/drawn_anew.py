@@ -22,3 +22,4 @@ for epoch in range(3):
         seen[epoch] += batch.tolist()  # a training step in place of a list
 held_out = [int(sample) for sample in valid]
 print(f"rank {rank}: {len(sampler)} positions an epoch, validates with {held_out}\n", end="")
+dist.barrier()  # a rank that ends early is missed by one that is still joining
