@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import warm
@@ -226,15 +225,6 @@ def fork_server_dies() -> None:
     launch.launch("ddp", 2, **SHORT)
 
 
-def two_launches_at_once() -> None:
-    with futures.ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(launch.launch, "ddp", 2, **{**SHORT, "steps": 30}) for _ in range(2)]
-    first, second = (each.result() for each in both)
-    assert (first.status, second.status) == ("ok", "ok")
-    assert first.folder != second.folder
-    assert first.losses == second.losses
-
-
 def one_is_killed_beside_good_ones() -> None:
     """Runs that end at the same moment: each gets its own end, nobody takes another's."""
     killed = in_rank_1("ddp", KILLS_ITSELF)
@@ -304,15 +294,15 @@ def elastic_rank_is_killed() -> float:
     return time.monotonic() - moment[0]
 
 
-def killed_while_saving(save_async: bool) -> float:
-    """kill -9 of all ranks while they save their parts: the newest good checkpoint goes on.
+def killed_while_saving() -> float:
+    """kill -9 of all ranks that save beside their steps: the newest good checkpoint goes on.
 
     The kill comes at a random moment once there is a first good checkpoint.
     """
     flags = {"steps": 40, "global_batch": 24, "model": "mlp"}
     folder, moment = fresh_folder(), []
     saved, steps = folder.with_suffix(".saved"), random.randrange(1, 12)
-    how = {"save": saved, "resume": saved, "save_async": save_async, "device": "cpu", "quiet": True}
+    how = {"save": saved, "resume": saved, "save_async": True, "device": "cpu", "quiet": True}
 
     def good_ones() -> list[int]:
         return sorted(int(path.name.removeprefix("step-")) for path in saved.glob("step-*"))
@@ -416,7 +406,6 @@ FAULTS = {
     "rank_hangs": Fault(**HANGS, options={"hang_seconds": 2}),
     "torchrun_rank_is_killed": Fault(**KILLED, **TORCHRUN, seconds=30),  # with its cold start
     "horovod_rank_raises": Fault(**RAISES, **HOROVOD, workers=True),
-    "horovod_rank_is_killed": Fault(**KILLED, **HOROVOD),
     # Horovod would wait for ever, and busily: it has no timeout and looks as if it computed
     "horovod_rank_hangs": Fault(**HANGS, **HOROVOD, options={"hang_seconds": 1}, workers=True),
     "cell_is_interrupted": Fault(**INTERRUPTED),
@@ -427,12 +416,10 @@ FAULTS = {
     "fork_server_dies": Fault(story=fork_server_dies),
     "supervisor_dies": Fault(**SUPERVISOR_DIES),
     "hosts_and_their_supervisor_is_killed": Fault(**SUPERVISOR_DIES, **HOSTS),
-    "two_launches_at_once": Fault(story=two_launches_at_once),
     "one_is_killed_beside_good_ones": Fault(story=one_is_killed_beside_good_ones, seconds=60),
     "display_fails": Fault(story=display_fails),
     "folder_cannot_be_written": Fault(story=folder_cannot_be_written),
     "disk_is_full": Fault(story=disk_is_full),
     "elastic_rank_is_killed": Fault(story=elastic_rank_is_killed, seconds=30),
-    "killed_while_saving": Fault(story=partial(killed_while_saving, False), seconds=30),
-    "killed_while_saving_beside_steps": Fault(story=partial(killed_while_saving, True), seconds=30),
+    "killed_while_saving": Fault(story=killed_while_saving, seconds=30),
 }

@@ -1,53 +1,31 @@
-"""Every figure of the course with values to draw: `FIGURES["plots.memory"](make_run)`.
+"""Figures whose values are hard to draw, and what they say of them.
 
-A key is the module and the function, and behind a colon what makes these values hard to draw: texts
-far from each other, or in each other's way. A figure that needs no values is here by itself.
+Texts are far from each other or in each other's way, runs are of several machines, or none fits.
+All other figures are measured where a lesson or a slide shows them: see legible.py.
 """
 
-import csv
-import functools
-import importlib
-import inspect
-import pkgutil
 from collections import Counter
 
 import legible
 import records
 from matplotlib.figure import Figure
 
-from bootcamp.costs import memory, pipeline_schedules
-from bootcamp.costs.pipeline_schedules import Action, Span
 from bootcamp.drawing import plots
-from bootcamp.paths import SRC
 from bootcamp.serving.load_test import Load
-from bootcamp_lessons import communication, diagrams, forecasts, generation
-from bootcamp_lessons.diagrams import dataparallel, horovod
+from bootcamp_lessons import forecasts
+from bootcamp_lessons.diagrams import (
+    dataparallel,
+    ddp,
+    hsdp,
+    predicted,
+    saved_checkpoints,
+    scaling,
+    serving,
+    single_device,
+)
 from bootcamp_lessons.labs import serving_lab
 
-
-@functools.cache
-def list_figures() -> dict:
-    """All functions of the package that draw a figure: {"module.function": function}."""
-    names = [module.name for module in pkgutil.iter_modules(diagrams.__path__)]
-    modules = {name: importlib.import_module(f"{diagrams.__name__}.{name}") for name in names}
-    return {
-        f"{name}.{key}": function
-        for name, module in {"plots": plots, **modules}.items()
-        for key, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__.startswith(module.__name__)
-        and not key.startswith("_")
-        and _draws(inspect.signature(function))
-    }
-
-
-def _draws(signature: inspect.Signature) -> bool:
-    return signature.return_annotation is Figure or not signature.parameters
-
-
-def _takes_nothing(function) -> bool:
-    given = inspect.signature(function).parameters.values()
-    return all(each.default is not each.empty for each in given)
-
+SHARED = "shared with another run, so the times mean nothing"
 
 # Values
 
@@ -154,88 +132,14 @@ def make_answers(latency: float) -> list[dict]:
     ]
 
 
-def make_tasks(*seconds: tuple) -> list[dict]:
-    """Tasks with these seconds of one worker, two threads, two processes, and a slower round."""
-    tasks = [
-        dict(zip(dataparallel.WORKERS, ([3 * s, s] for s in each), strict=True)) for each in seconds
+def make_tasks(*seconds: float) -> list[dict]:
+    """Tasks that take all workers so many seconds, after a slower round."""
+    return [
+        {"work": f"task {k}", **{worker: [3 * s, s] for worker in dataparallel.WORKERS}}
+        for k, s in enumerate(seconds)
     ]
-    return [{"work": f"task {k}", **task} for k, task in enumerate(tasks)]
 
 
-def make_ring(world: int = 3) -> list[dict]:
-    """What the ranks of src/snippets/horovod_ring.py print, simulated."""
-    held = [[[10**rank * (piece + 1)] for piece in range(world)] for rank in range(world)]
-    total = [sum(10**rank for rank in range(world)) * (piece + 1) for piece in range(world)]
-    ranks = [{"held": [held[rank]], "sent": [], "total": total} for rank in range(world)]
-    for step in range(2 * (world - 1)):
-        before, held = held, [[list(piece) for piece in rank] for rank in held]
-        for rank in range(world):
-            sent, to = (rank - step) % world, (rank + 1) % world
-            added = before[to][sent][0] if step < world - 1 else 0
-            held[to][sent] = [before[rank][sent][0] + added]
-            ranks[rank]["sent"].append(sent)
-        for rank in range(world):
-            ranks[rank]["held"].append(held[rank])
-    return ranks
-
-
-def make_trainings(*rows: tuple) -> list[dict]:
-    """Trainings of a sweep over learning rates."""
-    names = ("batch", "warm_up", "rate", "held_out")
-    return [{"seed": 0, **dict(zip(names, row, strict=True))} for row in rows]
-
-
-def read_published(name: str) -> list[dict]:
-    """The rows of a table of published numbers."""
-    with open(SRC / "bootcamp" / "costs" / "published" / f"{name}.csv") as file:
-        return list(csv.DictReader(file))
-
-
-def plan_schedule(schedule: str, ranks: int = 2, micro_batches: int = 4) -> list[Span]:
-    """When the ranks of a pipeline do what, in theory."""
-    return pipeline_schedules.timetable(schedule, ranks, micro_batches)
-
-
-STEP_OF_TWO_RANKS = [
-    Span(0, Action("F", 0, 0), 0.0, 1.0),
-    Span(1, Action("F", 1, 0), 1.0, 2.0),
-    Span(1, Action("B", 1, 0), 2.0, 4.0),
-    Span(0, Action("B", 0, 0), 4.0, 6.0),
-]
-KINDS_HELD = {"parameters": 4e6, "gradients": 4e6, "optimizer": 2e6, "activations": 1e6}
-FSDP_PHASES = [("all-gather", 1.0, 1.5), ("complete", 1.5, 3.1), ("reduce-scatter", 6.1, 6.9)]
-HOROVODS_STEP = {
-    "all_reduces": 2,
-    "spans": [
-        (tensor, activity, 1e3 * begin, 1e3 * (begin + 1))
-        for tensor in ("weight", "a_tensor_with_quite_a_long_name", "mean_loss")
-        for begin, activity in enumerate(horovod.ACTIVITIES)
-    ],
-}
-HALVES = {
-    "rows": [{"file": f"__{k}_0.distcp", "offsets": (4 * k, 0), "sizes": (4, 6)} for k in (0, 1)],
-    "columns": [
-        {"file": f"__{k}_0.distcp", "offsets": (0, 3 * k), "sizes": (8, 3)} for k in (0, 1)
-    ],
-}
-NO_FATE = {"zero": 0.0, "few digits": 0.0, "all digits": 1.0, "infinite": 0.0}
-FATES = [{**NO_FATE, "zero": 0.25, "all digits": 0.75}, {**NO_FATE, "infinite": 0.5}]
-STAGE = {"parameter_bytes": 1, "activation_bytes": 1, "forward_seconds": 1, "backward_seconds": 2}
-ORDERS = {
-    name: [
-        {"rank": rank, "held": [rank, 1 - rank], "computed": row} for rank, row in enumerate(rows)
-    ]
-    for name, rows in (("straight", [[4, 0], [4, 4]]), ("zigzag", [[3, 2], [3, 2]]))
-}
-PLANS = {
-    "Ada": {"data": 256, "stage": 3},
-    "Bo": {"tensor": 8, "data": 8, "pipeline": 4, "stage": 1},
-}
-PEAKS = [
-    {"schedule": name, "rank": rank, "measured": 2.0 + rank, "formula": 2.0}
-    for name in ("gpipe", "1f1b")
-    for rank in range(2)
-]
 OPERATIONS = {  # on a roofline: above the roof, and in its corner
     "cached": (0.08, 4e9, True),
     "product number 0": (0.1, 0.7e9, False),
@@ -244,240 +148,200 @@ OPERATIONS = {  # on a roofline: above the roof, and in its corner
     "product number 3": (120, 820e9, False),
 }
 
-# What a figure is given, which may be drawn from runs that `make` writes.
-GIVEN = {
-    "plots.loss_curves": lambda make: [
-        make("cpu", 1),
-        *(make(name, ranks) for name in ("ddp", "zero") for ranks in (1, 2)),
-        make_crowded(make),
-    ],
-    "plots.loss_curves: a little apart": lambda make: [
-        make("cpu", 1),
-        *(make(name, losses=(4.00003, *records.LOSSES[1:])) for name in ("pp", "tp", "mp")),
-    ],
-    "plots.loss_curves: many, some without a number": lambda make: [
-        make("cpu", 1),
-        *(
-            make(
-                "ddp",
-                n,
-                cpu=f"Processor {n} of another machine",
-                losses=[4.0] + 5 * [loss],
-                status="failed",
-            )
-            for n, loss in zip((1, 2, 4, 8, 16), (3.0, *[float("nan")] * 4), strict=True)
+# Drawings: a figure, and words that it says, on it or in its alternative
+
+
+def draw_losses(make):
+    """Losses of many runs, of equal ones, and of some without a number."""
+    yield (
+        plots.loss_curves(
+            make("cpu", 1),
+            *(make(name, ranks) for name in ("ddp", "zero") for ranks in (1, 2)),
+            make_crowded(make),
         ),
-    ],
-    "plots.throughput": lambda make: [
+        "",
+    )
+    apart = [make(name, losses=(4.00003, *records.LOSSES[1:])) for name in ("pp", "tp", "mp")]
+    yield plots.loss_curves(make("cpu", 1), *apart), ""
+    failed = [
+        make(
+            "ddp",
+            ranks,
+            cpu=f"Processor {ranks} of another machine",
+            losses=[4.0] + 5 * [loss],
+            status="failed",
+        )
+        for ranks, loss in zip((1, 2, 4, 8, 16), (3.0, *[float("nan")] * 4), strict=True)
+    ]
+    yield (
+        plots.loss_curves(make("cpu", 1), *failed),
+        "ddp, 2 ranks (CPU), failed: the loss is not a number in 5 steps, from 1",
+    )
+    resumed = [make("fsdp", losses=(3.0, 2.0)), make("fsdp", steps=make_rows(2, (1.5, 1.3)))]
+    yield (
+        saved_checkpoints.resumed_losses(
+            make("cpu", 1, losses=(3.0, 2.0, 1.5, 1.2)), resumed, ["begun", "resumed"], "Stopped"
+        ),
+        "resumed: steps 2 to 3, at most 1.0e-01 from the baseline",
+    )
+
+
+def draw_throughput(make):
+    """Speeds of several machines, of one whose name is long, and of twins."""
+    several = [
         make("cpu", 1, 408.0),
         make("ddp", 2, [1.0, 1.0, 1.0, 600.0, 800.0, 900.0]),
         make_crowded(make, 555.0),
         make("ddp_by_hand", 8, 1200.0, device="cuda"),
-    ],
-    "plots.throughput: machines with long names": lambda make: [
-        make("ddp", n, cpu=f"Processor {n}" + " with a name that goes on" * 4) for n in (1, 2)
-    ],
-    "plots.throughput: twins": lambda make: [
-        make("model_parallel", 2, 99.0 * n, batch=32 * n, device="cuda") for n in range(1, 9)
-    ],
-    "plots.scaling": lambda make: [
-        make("ddp", 1),
-        make("ddp", 2, 180.0),
-        make_crowded(make, 190.0),
-    ],
-    "plots.scaling: many": make_growing,
-    "plots.scaling: left out": lambda make: [
+    ]
+    yield plots.throughput(*several), "800.0 samples/s (700.0 to 850.0)"
+    name = " with a name that goes on" * 4
+    yield plots.throughput(*(make("ddp", n, cpu=f"Processor {n}{name}") for n in (1, 2))), name
+    twins = [make("model_parallel", 2, 99.0 * n, 32 * n, device="cuda") for n in range(1, 9)]
+    yield plots.throughput(*twins), ""
+    speeds = [make("cpu", 1, 0.3), make("ddp", 2, 120.0), make_crowded(make, 3860.0)]
+    yield (
+        plots.achieved(*speeds, peak_flops_per_second=1e11),
+        "ddp, 4 ranks (CPU, more ranks than cores) 1,930 % (3.860 TFLOP/s of 200.0 G",
+    )
+
+
+def draw_scaling(make):
+    """Curves of many strategies, of runs on shared cores, slower ones, and what is left out."""
+    yield (
+        plots.scaling(*make_growing(make)),
+        "zero 1.87 on 2, 3.48 on 4, 6.50 on 8; hsdp 1.74 on 2",
+    )
+    yield (
+        draw_left_out(make),
+        "Left out: cpu on 1 rank. The curves begin with other runs on 1 rank. Left out: ddp on 4 "
+        "ranks. Their cores were shared with another run. Left out: ddp on 4 ranks. More ranks "
+        "than cores measure no",
+    )
+    cut = [make(f"model_parallel_{k}", 2) for k in range(3)]
+    yield (
+        plots.scaling(make("single_process", 1), *cut),
+        "model_parallel_1 (1 rank: single_process) 1.00 on 2",
+    )
+    yield plots.scaling(make("ddp", 1), make("ddp", 2, 15.0)), "ddp 0.15 on 2"
+    yield plots.scaling(make("ddp", 1, shared=True), make("ddp", 2)), SHARED
+    for speeds in ((95.0, 104.0), (2.0, 5000.0, 100.0)):
+        yield scaling.speed_up_by_batch(make_pairs(make, *speeds)), ""
+    shared = make_pairs(make, 95.0, 180.0, 190.0, 199.0, shared=True)
+    yield scaling.speed_up_by_batch(shared), SHARED
+
+
+def draw_left_out(make) -> Figure:
+    """The scaling of runs of which some can't be compared."""
+    return plots.scaling(
         make("cpu", 1, 50.0),
         make("ddp", 1),
         make("ddp", 2, 150.0),
         make("ddp", 4, shared=True),
         make_crowded(make),
-    ],
-    "plots.scaling: long names": lambda make: [
-        make("single_process", 1),
-        *(make(f"model_parallel_{k}", 2) for k in range(3)),
-    ],
-    "plots.scaling: slower than one": lambda make: [make("ddp", 1), make("ddp", 2, 15.0)],
-    "plots.scaling: shared cores": lambda make: [make("ddp", 1, shared=True), make("ddp", 2)],
-    "plots.memory": lambda make: [make("cpu", 1), make("ddp", 2), make_crowded(make)],
-    "plots.memory: 8 GPUs": lambda make: [make("ddp_by_hand", 8, device="cuda")],
-    "plots.timeline": lambda make: [make("ddp", 2, traced=(0, 1))],
-    "plots.timeline: 7 of 8 ranks": lambda make: [make("mp", 8, cores=2, traced=range(7))],
-    "plots.sent_bytes": lambda make: [
-        make("ddp", 1, sent=0.0),
-        make_crowded(make),
-        make("ddp", 4, sent=None),
-    ],
-    "plots.achieved": lambda make: [
-        make("cpu", 1, 0.3),
-        make("ddp", 2, 120.0),
-        make_crowded(make, 3860.0),  # beyond the peak
-    ],
-    "scaling.speed_up_by_batch": lambda make: [make_pairs(make, 101.0, 199.0)],
-    "scaling.speed_up_by_batch: near one": lambda make: [make_pairs(make, 95.0, 104.0)],
-    "scaling.speed_up_by_batch: 50": lambda make: [make_pairs(make, 2.0, 5000.0, 100.0)],
-    "scaling.speed_up_by_batch: shared cores": lambda make: [
-        make_pairs(make, 95.0, 180.0, 190.0, 199.0, shared=True)
-    ],
-    "scaling.rate_sweep": lambda make: [
-        make_trainings(
-            (32, 0, 0.05, 2.0),
-            (32, 0, 0.1, 2.1),
-            (256, 0, 0.1, 2.9),
-            (256, 0, 0.8, float("nan")),
-            (256, 5, 0.4, 2.5),
+    )
+
+
+def draw_bytes(make):
+    """Memory that ranks held, and bytes that they sent."""
+    yield plots.memory(make("cpu", 1), make("ddp", 2), make_crowded(make)), "process peak 4.32 GB"
+    yield (
+        draw_memory_of_gpus(make),
+        "each of 8 ranks (GPU) 100 MB (parameters 10 MB, gradients 20 MB",
+    )
+    yield (
+        draw_sent_bytes(make),
+        "ddp, 4 ranks (CPU, more ranks than cores): formula 30 MB, counted 5 MB; "
+        "ddp, 4 ranks (CPU): formula 30 MB, not counted here",
+    )
+    sizes = {2570.0: 17_800, 6100.0: 4_630_000, 8830.0: 4_800_000, 84e3: 18_200_000}
+    yield single_device.batch_curve(make_batches(make, sizes)), ""
+    yield single_device.batch_curve(make_batches(make, {4630.0: 0, 4800.0: 0})), ""
+
+
+def draw_memory_of_gpus(make) -> Figure:
+    """What each of eight GPUs held."""
+    return plots.memory(make("ddp_by_hand", 8, device="cuda"))
+
+
+def draw_sent_bytes(make) -> Figure:
+    """The bytes of one rank, of four, and of four that counted none."""
+    return plots.sent_bytes(make("ddp", 1, sent=0.0), make_crowded(make), make("ddp", 4, sent=None))
+
+
+def draw_steps(make):
+    """Where the seconds of a step went, of saves, and of what was done again."""
+    yield (
+        plots.timeline(make("mp", 8, cores=2, traced=range(7))),
+        "No trace was recorded of rank 7.",
+    )
+    yield (
+        hsdp.step_seconds(
+            {"ddp": make("ddp", 4, 1.0), "fsdp": make("fsdp", 4, 1000.0)},
+            {name: make(name, 4, 500.0, link="200mbit") for name in ("ddp", "fsdp")},
+            {"ddp": 0.01, "fsdp": 0.19},
         ),
-        make("learning_rates", 2),
-    ],
-    "single_device.batch_curve": lambda make: [
-        make_batches(make, {2570.0: 17_800, 6100.0: 4_630_000, 8830.0: 4_800_000, 84e3: 18_200_000})
-    ],
-    "single_device.batch_curve: nothing held": lambda make: [
-        make_batches(make, {4630.0: 0, 4800.0: 0})
-    ],
-    "hsdp.step_seconds": lambda make: [
-        {"ddp": make("ddp", 4, 1.0), "fsdp": make("fsdp", 4, 1000.0)},
-        {name: make(name, 4, 500.0, link="200mbit") for name in ("ddp", "fsdp")},
-        {"ddp": 0.01, "fsdp": 0.19},
-    ],
-    "dataparallel.phases": lambda make: [make_phases(make), make_phases(make)],
-    "dataparallel.workers": lambda make: [
-        make_tasks((17.7, 33.572, 38.749), (0.002, 0.002, 0.002), (999.0, 999.0, 999.0)),
-        2,
-    ],
-    "dataparallel.workers: fast": lambda make: [
-        make_tasks((0.96, 0.97, 0.98), (4e-5, 4e-5, 4e-5), (0.9994, 0.9994, 0.9994)),
-        2,
-    ],
-    "dataparallel.memory_by_device": lambda make: [
-        {"DataParallel, device 0": KINDS_HELD, "others": KINDS_HELD},
-        "Two devices.",
-    ],
-    "ddp.attempts": lambda make: [make_attempts(make), 5],
-    "experts.imbalance": lambda make: [
-        {name: make("ep") for name in ("plain", "balanced")},
-        {"plain": [1.0, 2.0, 3.9], "balanced": [1.0, 1.5, 1.1]},
-        4.0,
-    ],
-    "horovod.timeline": lambda make: [HOROVODS_STEP, make("horovod")],
-    "horovod.ring": lambda make: [make_ring()],
-    "horovod.ring: 4 ranks": lambda make: [make_ring(4)],
-    "horovod.published_scaling": lambda make: [read_published("horovod")],
-    "hosts.link_sweep": lambda make: [
-        {
-            place: (make("sweep"), [{"bytes": 2**k, "seconds": 2**k / speed} for k in (10, 16, 20)])
-            for place, speed in (("inside a host", 1e9), ("over the link", 2e7))
-        },
-        25e6,
-    ],
-    "hsdp.two_hosts": lambda make: ["200mbit"],
-    "basics.batch_shares": lambda make: [{1: [[0, 1, 2, 3]], 2: [[0, 2], [1, 3]]}],
-    "pipelines.one_step": lambda make: [records.write_actions(make("mp"), STEP_OF_TWO_RANKS)],
-    "pipelines.memory_needs": lambda make: [memory.course_gpt_needs(), memory.gpu_memory()],
-    "pipelines.stage_costs": lambda make: [[{"stage": f"stage {k}", **STAGE} for k in range(4)], 1],
-    "pipelines.gantt": lambda make: [
-        {"planned": plan_schedule("1f1b"), "other": plan_schedule("gpipe")},
-        "Two schedules",
-    ],
-    "pipelines.planned": lambda make: ["interleaved", "gpipe"],
-    "pipelines.peak_memory": lambda make: [PEAKS, "Counted on another machine; recorded."],
-    "predicted.steps": lambda make: ["slow", PLANS],
-    "saved_checkpoints.pieces": lambda make: ["a.weight", (8, 6), HALVES],
-    "saved_checkpoints.resumed_losses": lambda make: [
-        make("cpu", 1, losses=(3.0, 2.0, 1.5, 1.2)),
-        [make("fsdp", losses=(3.0, 2.0)), make("fsdp", steps=make_rows(2, (1.5, 1.3)))],
-        ["begun", "resumed"],
-        "A training that was stopped",
-    ],
-    "saved_checkpoints.step_times": lambda make: [
-        {name: make_saving(make) for name in ("one file", "pieces")},
-        2,
-    ],
-    "saved_checkpoints.lost_time": lambda make: [[1, 60], 3600.0, 360],
-    "serving.seconds_by_length": lambda make: [
-        generation.Speed(
-            [
-                {"length": n, "again_seconds": s, "decode_seconds": s / n}
-                for n, s in ((8, 0.01), (16, 0.02))
-            ]
-        )
-    ],
-    "single_device.number_formats": lambda make: [{"float32": (8, 23), "bfloat16": (8, 7)}],
-    "single_device.fp16_fates": lambda make: [{"weights": FATES}, [0, 16], "Measured here."],
-    "single_device.activations_in_step": lambda make: [6, 10e6, 1e6],
-    "tensor_parallel.ring": lambda make: [ORDERS],
-    "zero_stages.rank_memory": lambda make: [
-        {f"stage {stage}": KINDS_HELD for stage in (1, 2)},
-        {"stage 1": 10e6},
-        [make("zero", 4)],
-    ],
-    "zero_stages.gathers": lambda make: [
-        {"seconds": 0.009, "groups": {"root": [("all-gather", 0, 1)], "block0": FSDP_PHASES}},
-        make("fsdp", 4),
-    ],
-    "zero_stages.published_memory": lambda make: [
-        dict.fromkeys(range(4), {"parameters": 15e9}),
-        read_published("zero_figure1"),
-    ],
-    "plots.roofline": lambda make: [records.make_roofline()],
-    "plots.roofline: GPU": lambda make: [
-        records.make_roofline(
-            device="cuda", peak_flops_per_second=5e13, bandwidth_bytes_per_second=3e12
-        )
-    ],
-    "plots.roofline: above the roof and in its corner": lambda make: [
-        records.make_roofline(
-            OPERATIONS, peak_flops_per_second=771e9, bandwidth_bytes_per_second=7e9
-        )
-    ],
-    "plots.all_reduce_sweep": lambda make: make_sweep(make, straight),
-    "plots.all_reduce_sweep: bent": lambda make: make_sweep(make, bent),
-    "plots.all_reduce_sweep: GPUs": lambda make: make_sweep(make, bent, "nccl"),
-    "plots.communication_roofline": lambda make: [communication.published()],
-    "predicted.memory_by_part": lambda make: [forecasts.memory_by_part()],
-    "predicted.memory_by_part: two models": lambda make: [
-        forecasts.memory_by_part(forecasts.MODELS[:2])
-    ],
-    "predicted.memory_by_part: one bar": lambda make: [
-        forecasts.Table(forecasts.memory_by_part(["Llama 2 7B"]).rows[1:2], "Nothing is measured")
-    ],
-    "predicted.feasible_plans": lambda make: [forecasts.list_plans("Mixtral 8x7B", gpus=128)],
-    "predicted.feasible_plans: none fits": lambda make: [
-        forecasts.list_plans("Llama 3 405B", gpus=16)
-    ],
-    "predicted.chosen_plan": lambda make: [
-        plans := forecasts.list_plans("Mixtral 8x7B"),
-        plans[-1],
-    ],
-    "predicted.what_breaks": lambda make: [forecasts.grow("Llama 3 405B")],
-    "predicted.predicted_and_published": lambda make: [forecasts.published_beside_predicted()],
-    "plots.checkpoint_interval": lambda make: [forecasts.checkpoint_intervals()],
-}
-for latency in (0.0004, 0.9):
-    GIVEN[f"serving.latencies: {latency} s"] = lambda make, latency=latency: [
-        serving_lab.describe_measurement(),
-        {"closed loop, 1 client": make_load(latency), "open loop, 100/s": make_load(0.5)},
-    ]
-    GIVEN[f"serving.knee: {latency} s"] = lambda make, latency=latency: [
-        serving_lab.describe_measurement(),
-        {rate: make_load(latency * (1 + rate / 50), slow=rate // 20) for rate in (10, 25, 50, 90)},
-    ]
-    GIVEN[f"serving.ablation: {latency} s"] = lambda make, latency=latency: [
-        serving_lab.describe_measurement(),
-        make_answers(latency),
-    ]
+        "ddp 32.00 s open, 0.064 s at 200mbit, of which the link by formula 0.010",
+    )
+    yield (
+        dataparallel.phases(make_phases(make), make_phases(make)),
+        "parallel forward 0.3 ms, gather 0.0 ms, backward 0.4 ms",
+    )
+    for seconds in ((17.7, 0.002, 999.0), (0.96, 4e-5, 1.0)):
+        yield dataparallel.workers(make_tasks(*seconds), 2), "1.0×"
+    yield (
+        ddp.attempts(make_attempts(make), 5),
+        "attempt 0 steps 0 to 7, 0 of them again; attempt 1 steps 5 to 11, 3 of them",
+    )
+    saving = {name: make_saving(make) for name in ("one file", "pieces")}
+    yield (
+        saved_checkpoints.step_times(saving, 2),
+        "0.500 and 0.700 s in the steps after a save, 0.100 s in the",
+    )
 
 
-def draw(name: str, make=None) -> Figure:
-    """Draw one of FIGURES. make: the fixture make_run, for a figure of runs."""
-    function = list_figures()[name.partition(":")[0]]
-    given = GIVEN[name](make) if name in GIVEN else []
-    peak = {"peak_flops_per_second": 1e11} if name == "plots.achieved" else {}
-    return function(*given, **peak)
+def draw_limits(make):
+    """Rooflines and lines through sweeps of CPUs and GPUs; plans of which none fits."""
+    yield (
+        plots.roofline(records.make_roofline()),
+        "up-projection 90 %; attention 60 %; LayerNorm 90 %; softmax and loss 85 %",
+    )
+    gpu = {"device": "cuda", "peak_flops_per_second": 5e13, "bandwidth_bytes_per_second": 3e12}
+    yield plots.roofline(records.make_roofline(**gpu)), ""
+    beyond = {"peak_flops_per_second": 771e9, "bandwidth_bytes_per_second": 7e9}
+    yield plots.roofline(records.make_roofline(OPERATIONS, **beyond)), ""
+    yield (
+        plots.all_reduce_sweep(*make_sweep(make, straight)),
+        "50 µs (alpha) + bytes at 2 GB/s (1/beta). On",
+    )
+    yield (
+        plots.all_reduce_sweep(*make_sweep(make, bent)),
+        "10 GB/s (1/beta), those beyond 1 MiB at 1.1 GB/s. On",
+    )
+    yield plots.all_reduce_sweep(*make_sweep(make, bent, "nccl")), ""
+    yield predicted.feasible_plans(forecasts.list_plans("Llama 3 405B", gpus=16)), ""
 
 
-BY_THEMSELVES = [name for name, function in list_figures().items() if _takes_nothing(function)]
-FIGURES = {name: functools.partial(draw, name) for name in (*GIVEN, *BY_THEMSELVES)}
+def draw_serving(make):
+    """Latencies of a fast server and of a slow one."""
+    where = serving_lab.describe_measurement()
+    for latency in (0.0004, 0.9):
+        loads = {"closed loop, 1 client": make_load(latency), "open loop, 100/s": make_load(0.5)}
+        yield serving.latencies(where, loads), "open loop, 100/s: 100 answers, p99 500 ms."
+        rates = {r: make_load(latency * (1 + r / 50), slow=r // 20) for r in (10, 25, 50, 90)}
+        yield serving.knee(where, rates), "At 10, 25, 50, 90 requests/s: p50 "
+        yield serving.ablation(where, make_answers(latency)), "Answers per second: 1 instance: "
+
+
+DRAWINGS = (
+    draw_losses,
+    draw_throughput,
+    draw_scaling,
+    draw_bytes,
+    draw_steps,
+    draw_limits,
+    draw_serving,
+)
 
 
 # What a figure says and shows

@@ -1,20 +1,28 @@
-"""Can all of a figure be read in a room? Its texts are measured as matplotlib's renderer sets them.
+"""Can all of a figure be read in a room, and does it say what it shows and where that is from?
 
-Here, and in the kernels of notebooks, every figure is measured when it becomes a PNG; on slides
-before it becomes an SVG. A reader's notebook never stops because of a picture.
+Its texts are measured as matplotlib's renderer sets them. Here, and in the kernels of notebooks,
+every figure is measured when it becomes a PNG; on slides before it becomes an SVG. A reader's
+notebook never stops because of a picture.
 """
 
 import functools
 import itertools
+import re
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 FOOT = 11  # points that letters need in a notebook
 TOUCHING = 1.0  # points that two texts' boxes may share: a letter fills less than its box
 NOT_DRAWN = [1.0, 1.0]  # the size that matplotlib gives an annotation whose point is off its axes
+ORIGIN = re.compile(
+    r"\bmeasured\b|counted here|recorded|published|by (the \w+'s )?formula|predicted|in theory|"
+    r"one unit",
+    re.IGNORECASE,
+)
 SHOWN = 40  # characters of a text in a message
 
 
@@ -22,9 +30,9 @@ class Illegible(AssertionError):
     """A figure with texts that nobody can read. It lists them."""
 
 
-def demand(figure: Figure, smallest: float = FOOT) -> None:
-    """Raise Illegible for a figure with faults."""
-    if found := faults(figure, smallest):
+def demand(figure: Figure, smallest: float = FOOT, slide: bool = False) -> None:
+    """Raise Illegible for a figure with faults; a slide has the title and the origin itself."""
+    if found := [*faults(figure, smallest), *([] if slide else list_unsaid(figure))]:
         title = " ".join((figure.get_suptitle() or getattr(figure, "alt", "")).split())
         raise Illegible("\n- ".join([f"The figure {title!r} can't be read:", *found]))
 
@@ -53,7 +61,7 @@ def watch_slides(embed) -> None:
     @functools.wraps(enlarge)
     def measured(figure, px_per_inch):
         enlarge(figure, px_per_inch)
-        demand(figure, embed.SIGN_PX * 72 / px_per_inch)
+        demand(figure, embed.SIGN_PX * 72 / px_per_inch, slide=True)
 
     embed._enlarge_letters = measured
 
@@ -91,6 +99,35 @@ def faults(figure: Figure, smallest: float) -> list[str]:
         if box.padded(inner).overlaps(its.padded(inner))
     ]
     return [*over, *cut, *small, *(f"beyond its axes: {_name(text)}" for text in lost)]
+
+
+def list_unsaid(figure: Figure) -> list[str]:
+    """What a figure of the course, or any with axes, leaves unsaid, a sentence each."""
+    charts = [axes for axes in figure.axes if axes.axison]
+    alternative = getattr(figure, "alt", "")
+    if not charts and not alternative:
+        return []  # a picture of a reader's own
+    written = " ".join(" ".join(text.get_text() for text in texts(figure)).split())
+    found = []
+    if len(alternative) < 60 or not re.fullmatch(r".*\.", alternative):
+        found.append(f"its alternative is no paragraph of sentences: {alternative!r}")
+    if not charts:
+        return found  # a drawing, which has no values
+    if not re.search(r"\d", alternative):
+        found.append("its alternative has no values")
+    if not ORIGIN.search(written):
+        found.append("nothing on it says where its values are from")
+    for way in "xy":
+        numbered = any(_has_numbers(getattr(axes, f"{way}axis")) for axes in charts)
+        if numbered and not any(getattr(axes, f"get_{way}label")() for axes in charts):
+            found.append(f"no label says what the numbers on {way} are")
+    return found
+
+
+def _has_numbers(axis) -> bool:
+    """Whether an axis counts, and does not name rows."""
+    named = isinstance(axis.get_major_locator(), FixedLocator)
+    return not named and not isinstance(axis.get_major_formatter(), NullFormatter)
 
 
 def texts(figure: Figure) -> list[Text]:

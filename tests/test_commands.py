@@ -103,34 +103,6 @@ def test_arguments_that_a_tool_does_not_know_are_refused(command, monkeypatch, c
     assert said.out.count("\n") == ("lesson" in REFUSED[command])
 
 
-PROGRAMS = {"id": "echo 0", "g++": "exit 0", "make": 'echo "$1" >> made'}
-
-
-@pytest.mark.parametrize(
-    ("programs", "calls", "says"),
-    [
-        (PROGRAMS | {"apt-get": "exit 0"}, "cluster\nhorovod\ntriton\ntest\n", ""),
-        (PROGRAMS | {"apt-get": "exit 1"}, "", "chromium"),
-        ({}, "", "Install first: chromium g++"),
-    ],
-    ids=["installs", "can not install", "may not install"],
-)
-def test_ci_fails_where_chromium_can_not_be_installed(programs, calls, says, tmp_path):
-    """Only these programs are there, each a line of shell; make notes what it was called for."""
-    for name, body in programs.items():
-        body = body.replace("made", f"{tmp_path}/made")
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    for name in ("bash", "dirname", "sh"):
-        (tmp_path / name).symlink_to(shutil.which(name))
-    command = [tmp_path / "bash", ROOT / ".ci" / "run"]
-    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
-    assert (done.returncode == 0) == bool(calls), done.stderr
-    assert says in done.stderr
-    made = tmp_path / "made"
-    assert (made.read_text() if made.exists() else "") == calls
-
-
 def test_programs_in_the_background_take_interrupts_and_so_do_those_below():
     inner = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
     outer = f"""import subprocess, sys, interrupts

@@ -68,6 +68,7 @@ REFUSED = [  # script, ranks, flags, words of the sentence
     ("pp", 2, "--micro-batches 5", "does not divide the 24 samples"),
     ("pp", 2, "--micro-batches 0 --schedule gpipe", "needs at least 1 micro-batches, not 0"),
     ("pp", 4, "--schedule zero-bubble --model mlp", "need 8 stages, mlp"),
+    ("pp", 4, "--schedule zero-bubble --micro-batches 9 --global-batch 9", "multiple of 4"),
     ("pp", 2, "--model resnet50", "normalise each micro-batch by itself"),
     ("ddp_pp", 4, "--mesh 3x2", "data x pipeline is 3 x 2 = 6 ranks, and 4 were started"),
     ("ddp_pp", 3, "", "3 ranks need --mesh: data x pipeline is 1 x 2 = 2 ranks"),

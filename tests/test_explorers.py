@@ -47,17 +47,6 @@ def test_table_shows_any_choice_or_says_why_not(kind, choice, says):
     assert says in tabulate(kind, **choice)
 
 
-def test_data_has_what_is_sent_and_held():
-    run = explorers.make_data("collective")["runs"]["all-reduce by a ring 4"]
-    assert run["moments"][0] == [[1 << rank] * 4 for rank in range(4)]
-    assert run["moments"][-1] == run["wanted"] == [[15] * 4] * 4
-    assert run["sent"][3][0] == 0.75
-    assert "counted 1.5 S, by formula 2(N-1)/N = 1.5" in run["totals"][0]
-    charts = explorers.make_data("pipeline_schedule")["charts"]
-    assert charts["gpipe 2 8"]["held"] == [8, 8]
-    assert charts["1f1b 2 8"]["held"] == [2, 1]
-
-
 def test_page_without_widgets_shows_one_choice_of_each(monkeypatch, capsys):
     monkeypatch.setenv(simulators.VARIABLE, "0")
     shown = []

@@ -1,6 +1,6 @@
-"""Figures: all can be read, and say their values and where they are from; they draw the record.
+"""Figures: hard ones can be read, and say their values and where these are from; they draw records.
 
-figures.py has the values of each, a lesson's drawings too.
+figures.py has their values. All others are measured where lessons and slides show them.
 """
 
 import json
@@ -15,9 +15,8 @@ import legible
 import matplotlib
 import numpy as np
 import records
-from figures import FIGURES, list_bars, make_crowded, read_foot, read_texts
+from figures import list_bars, make_crowded, read_foot, read_texts
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.ticker import FixedLocator, NullFormatter
 
 from bootcamp import machine
 from bootcamp.costs import pipeline_schedules
@@ -25,137 +24,35 @@ from bootcamp.drawing import plots, style
 from bootcamp.records.runs import Run, name_runs
 from bootcamp.scripts import strategies
 from bootcamp_lessons import communication, forecasts
-from bootcamp_lessons.diagrams import pipelines, predicted, scaling
+from bootcamp_lessons.diagrams import basics, pipelines, predicted, scaling
 
-ORIGIN = re.compile(
-    r"measured here|recorded|(nothing here is|not) measured|published|by (the \w+'s )?formula|"
-    r"predicted|in theory|one unit",
-    re.IGNORECASE,
-)
-SHARED = "shared with another run, so the times mean nothing"
 CROWDED = "2 and 4 CPU ranks (4: more ranks than cores)"
-SAYS = {  # what a figure says of the values that figures.py gives it, in its alternative or on it
-    "dataparallel.workers": "33.57 s 1.9×",
-    "dataparallel.phases": "parallel forward 0.3 ms, gather 0.0 ms, backward 0.4 ms",
-    "ddp.attempts": "attempt 0 steps 0 to 7, 0 of them again; attempt 1 steps 5 to 11, 3 of them",
-    "horovod.timeline": "3 tensors, 2 all-reduces",
-    "horovod.ring": "rank 0 held [[1], [2], [3]] at first and [[111], [222], [333]] at the end",
-    "horovod.published_scaling": "VGG-16 68 %",
-    "hsdp.rings": "1.5 times the model in a step with DDP, 2.25 times with FSDP",
-    "hsdp.step_seconds": "ddp 32.00 s open, 0.064 s at 200mbit, of which the link by formula 0.010",
-    "hsdp.two_hosts": "no more than 200mbit",
-    "pipelines.gantt": "planned: bubble 0.25, in flight at most 2, 1, 15 long; other: bubble 0.25, "
-    "in flight at most 4, 4, 15 long",
-    "pipelines.one_step": "rank 1 backward from 2000.0 to 4000.0 ms",
-    "pipelines.stage_costs": "parameters: 25 % before the cut",
-    "pipelines.whole_and_cut": "in one piece: bubble 3.00",
-    "pipelines.planned": "interleaved: bubble 0.19, in flight at most 5.5, 4.5, 3.5, 2.5, 28.5",
-    "plots.achieved": "ddp, 4 ranks (CPU, more ranks than cores) 1,930 % (3.860 TFLOP/s of 200.0 G",
-    "plots.all_reduce_sweep": "50 µs (alpha) + bytes at 2 GB/s (1/beta). On",
-    "plots.all_reduce_sweep: bent": "10 GB/s (1/beta), those beyond 1 MiB at 1.1 GB/s. On",
-    "predicted.chosen_plan": "chosen is limited by: memory",
-    "plots.communication_roofline": "FSDP, Llama 2 70B, 128 A100: 0.77 at 2.01",
-    "plots.loss_curves: many, some without a number": "ddp, 2 ranks (CPU), failed: the loss is not "
-    "a number in 5 steps, from 1",
-    "plots.memory": "process peak 4.32 GB",
-    "plots.memory: 8 GPUs": "each of 8 ranks (GPU) 100 MB (parameters 10 MB, gradients 20 MB",
-    "plots.scaling": "ddp 1.80 on 2. Left out: ddp on 4 ranks. More ranks than cores measure no",
-    "plots.scaling: left out": "Left out: cpu on 1 rank. The curves begin with other runs on 1 rank"
-    ". Left out: ddp on 4 ranks. Their cores were shared with another run. Left out: ddp on 4 ",
-    "plots.scaling: long names": "model_parallel_1 (1 rank: single_process) 1.00 on 2",
-    "plots.scaling: many": "zero 1.87 on 2, 3.48 on 4, 6.50 on 8; hsdp 1.74 on 2",
-    "plots.roofline": "up-projection 90 %; attention 60 %; LayerNorm 90 %; softmax and loss 85 %",
-    "plots.sent_bytes": "ddp, 4 ranks (CPU, more ranks than cores): formula 30 MB, counted 5 MB; "
-    "ddp, 4 ranks (CPU): formula 30 MB, not counted here",
-    "plots.timeline": "rank 1 computes 6.0 ms, both at once 2.0 ms, sends 3.0 ms, waits 0.0 ms",
-    "plots.timeline: 7 of 8 ranks": "No trace was recorded of rank 7.",
-    "saved_checkpoints.lost_time": "every 11.0 minutes",
-    "saved_checkpoints.pieces": "rows: __0_0.distcp has rows 0 to 3, columns 0 to 5",
-    "saved_checkpoints.resumed_losses": "resumed: steps 2 to 3, at most 1.0e-01 from the baseline",
-    "saved_checkpoints.step_times": "0.500 and 0.700 s in the steps after a save, 0.100 s in the",
-    "hosts.link_sweep": "over the link 1.02 kB: 51.2 µs, 1.05 MB: 52.4 ms",
-    "serving.cached_steps": "4 + 5 + 6 + 7 + 8 = 30. With a cache",
-    "serving.latencies: 0.9 s": "open loop, 100/s: 100 answers, p99 500 ms. Server and client on",
-    "serving.knee: 0.9 s": "At 10, 25, 50, 90 requests/s: p50 1,080 ms, 1,350 ms",
-    "serving.ablation: 0.9 s": "Answers per second: 1 instance: 11",
-    "serving.seconds_by_length": "8: 10 ms, 16: 20 ms. with a cache, by bytes of text: 8: 1.25 ms",
-    "tensor_parallel.ring": "zigzag: rank 0 computed 0.75, 0.50; rank 1 computed 0.75, 0.50; the "
-    "slowest of each step add up to 1.25",
-    "single_device.number_formats": "bfloat16 has 16 bits: sign 1, exponent 8, fraction 7",
-    "single_device.fp16_fates": "at a scale of 2^0 25 % become zero, at 2^16 50 % infinite",
-    "single_device.activations_in_step": "all kept: at most 60.0 MB, ended at 18; inputs kept: at "
-    "most 15.0 MB",
-    "single_device.speeds": "V100 SXM2: float32 15.7, 16 bits 125 TFLOP/s, 900 GB/s",
-    "zero_stages.gathers": "root 1 times, block 0 1 times",
-    "zero_stages.published_memory": "stage 3: 15.0 by formula, 1.9 published",
-    "zero_stages.stages": "each of 4 ranks keeps all of the parameters, its part of the gradients",
-}
 
 
-def test_registry_has_every_figure_of_the_package():
-    assert {name.partition(":")[0] for name in FIGURES} >= figures.list_figures().keys()
-    assert FIGURES.keys() >= SAYS.keys()
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_figure_is_legible_and_names_its_values_and_origin(name, make_run):
+@pytest.mark.parametrize("draw", figures.DRAWINGS)
+def test_hard_figures_are_legible_and_say_their_values_and_origin(draw, make_run):
     runs = []
-    figure = FIGURES[name](lambda *args, **how: runs.append(make_run(*args, **how)) or runs[-1])
-    assert legible.faults(figure, style.FOOT) == []
-    assert figure.get_suptitle()
-    assert figure.get_figwidth() == 10
-    assert len(figure.alt) > 60
-    assert re.fullmatch(r".*\.", figure.alt), "its alternative is one paragraph of sentences"
-    written = " ".join(read_texts(figure).split())
-    assert SAYS.get(name, "") in f"{figure.alt} {written}"
-    charts = [axes for axes in figure.axes if axes.axison]
-    if not charts:
-        return  # a drawing, which has no values
-    assert re.search(r"\d", figure.alt)
-    assert ORIGIN.search(written)
-    for way in "xy":
-        numbered = [axes for axes in charts if has_numbers(getattr(axes, f"{way}axis"))]
-        labels = [axes.get_xlabel() if way == "x" else axes.get_ylabel() for axes in charts]
-        assert any(labels) or not numbered, f"no label says what the numbers on {way} are"
-    if runs:
-        assert re.search(
-            r"\d (CPU|GPU) ranks?[ (].*torch 2\.99\.0; (measured here|recorded)", figure.alt
-        )
-        assert figure.alt.endswith(read_foot(figure)[-40:])
-
-
-def has_numbers(axis) -> bool:
-    """Whether an axis counts, and does not name rows."""
-    named = isinstance(axis.get_major_locator(), FixedLocator)
-    return not named and not isinstance(axis.get_major_formatter(), NullFormatter)
+    for figure, words in draw(lambda *a, **how: runs.append(make_run(*a, **how)) or runs[-1]):
+        legible.demand(figure)
+        assert words in " ".join(f"{figure.alt} {read_texts(figure)}".split())
+        assert figure.get_figwidth() == 10
+        if runs:
+            assert re.search(
+                r"\d (CPU|GPU) ranks?[ (].*torch 2\.99\.0; (measured here|recorded)", figure.alt
+            )
+            assert figure.alt.endswith(read_foot(figure)[-40:])
+        runs.clear()
 
 
 def list_curves(figure, axes: int = 0) -> list[list[float]]:
     return [list(line.get_ydata()) for line in figure.axes[axes].lines]
 
 
-# Lengths of bars, and heights of curves.
-DRAWN = {
-    "dataparallel.memory_by_device": (list_bars, [4, 4, 2, 1, 0] * 2),
-    "experts.imbalance": (
-        lambda figure: list_curves(figure)[:2],
-        [[1.0, 2.0, 3.9], [1.0, 1.5, 1.1]],
-    ),
-    "pipelines.peak_memory": (
-        lambda figure: [bar.get_height() for bar in figure.axes[0].patches],
-        [2.0, 2.0, 3.0, 3.0],
-    ),
-    "plots.memory: 8 GPUs": (list_bars, [10e6, 20e6, 30e6, 40e6]),
-    "plots.scaling: left out": (list_curves, [[1, 2], [1.0, 1.5]]),
-    "plots.sent_bytes": (list_bars, [0, 0, 5e6, 30e6, 30e6]),
-    "zero_stages.rank_memory": (list_bars, [4, 4, 2, 1] * 2),
-}
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_bars_and_curves_are_as_long_as_their_values(make_run, name):
-    read, expected = DRAWN[name]
-    np.testing.assert_allclose(read(FIGURES[name](make_run)), expected)
+def test_bars_and_curves_are_as_long_as_their_values(make_run):
+    near = np.testing.assert_allclose
+    near(list_bars(figures.draw_memory_of_gpus(make_run)), [10e6, 20e6, 30e6, 40e6])
+    near(list_bars(figures.draw_sent_bytes(make_run)), [0, 0, 5e6, 30e6, 30e6])
+    near(list_curves(figures.draw_left_out(make_run)), [[1, 2], [1.0, 1.5]])
 
 
 def test_style_neither_leaks_nor_takes_over_the_readers(make_run):
@@ -194,7 +91,7 @@ def achieved(*runs):
     [
         (plots.throughput, {"ranks": 4, "cores": 2}, "//", CROWDED),
         (plots.sent_bytes, {"ranks": 4, "cores": 2}, "//", CROWDED),
-        (achieved, {"shared": True}, "xx", SHARED),
+        (achieved, {"shared": True}, "xx", figures.SHARED),
     ],
 )
 def test_bars_of_crowded_runs_and_of_shared_cores_are_hatched(make_run, draw, how, hatch, said):
@@ -213,10 +110,8 @@ def is_crossed(figure) -> bool:
 
 
 def test_curves_of_shared_cores_are_left_out_or_crossed(make_run):
-    assert not is_crossed(FIGURES["plots.scaling: left out"](make_run))
-    figure = FIGURES["plots.scaling: shared cores"](make_run)
-    assert is_crossed(figure)
-    assert SHARED in read_foot(figure)
+    assert not is_crossed(figures.draw_left_out(make_run))
+    assert is_crossed(plots.scaling(make_run("ddp", 1, shared=True), make_run("ddp", 2)))
     pair = (make_run("cpu", 1), make_run("ddp", 2, 180.0))
     shared = (make_run("cpu", 1, batch=128), make_run("ddp", 2, 999.0, batch=128, shared=True))
     figure = scaling.speed_up_by_batch([pair, shared])
@@ -335,21 +230,16 @@ REFUSED = [
     ("more than zero", lambda m: plots.achieved(m(), peak_flops_per_second=0)),
     ("launch with trace_step=5", lambda m: plots.timeline(m())),
     ("recorded no losses", lambda m: plots.throughput(m(losses=(None, None)))),
-    ("recorded no losses", lambda m: plots.loss_curves(m(losses=()))),
+    ("ended with status oom, expected ok", lambda m: plots.memory(m("ddp", 1, status="oom"))),
     ("at least one run", lambda m: plots.memory()),
     ("runs one after another", lambda m: plots.throughput([m()])),
     ("holds no record of a rank", lambda m: plots.memory(without_ranks(m()))),
-    ("holds no record of a rank", lambda m: plots.sent_bytes(without_ranks(m()))),
     ("no plans", lambda m: predicted.feasible_plans([])),
     (
         "no number of GPUs",
         lambda m: predicted.what_breaks(forecasts.grow("Llama 3 405B", counts=(8,))),
     ),
     ("axis", lambda m: plots.communication_roofline([{"axis": "expert"}])),
-]
-REFUSED += [
-    ("ended with status oom, expected ok", lambda m, draw=draw: draw(m("ddp", 1, status="oom")))
-    for draw in (plots.throughput, scale, plots.memory, plots.sent_bytes, plots.timeline)
 ]
 
 
@@ -385,14 +275,13 @@ def test_show_displays_an_image_with_its_alternative_and_leaves_no_figure_open(d
 
 
 def test_family_tree_has_every_script():
-    alternative = FIGURES["basics.family_tree"]().alt
+    alternative = basics.family_tree().alt
     assert set(re.findall(r"_train_(\w+)\.py", alternative)) == strategies.SCRIPTS.keys()
 
 
-@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
-def test_gantt_has_a_box_for_each_action(schedule):
-    spans = figures.plan_schedule(schedule)
-    figure = pipelines.gantt({schedule: spans, "beside": figures.plan_schedule("gpipe")}, "title")
+def test_gantt_has_a_box_for_each_action():
+    spans = pipeline_schedules.timetable("interleaved", 2, 4)
+    figure = pipelines.gantt({"interleaved": spans}, "title")
     frames = [bars for bars in figure.axes[0].collections if not len(bars.get_facecolor())]
     boxes = [path.get_extents() for bars in frames for path in bars.get_paths()]
     assert sorted((box.x0, box.x1, round(box.y0 + 0.42)) for box in boxes) == sorted(
@@ -401,10 +290,10 @@ def test_gantt_has_a_box_for_each_action(schedule):
 
 
 def test_active_ranks_are_those_that_compute_at_once():
-    first, *others = figures.STEP_OF_TWO_RANKS
-    assert pipelines.count_active_ranks([first, *others]) == 1
-    earlier = [span._replace(began=span.began - 0.5) for span in others]
-    assert pipelines.count_active_ranks([first, *earlier]) == 2
+    forward = pipeline_schedules.Span(0, pipeline_schedules.Action("F", 0, 0), 0.0, 1.0)
+    after = forward._replace(rank=1, began=1.0, ended=2.0)
+    assert pipelines.count_active_ranks([forward, after]) == 1
+    assert pipelines.count_active_ranks([forward, after._replace(began=0.5)]) == 2
 
 
 # Rooflines and sweeps
@@ -436,7 +325,7 @@ def test_published_runs_are_under_their_roofs():
 
 
 def test_sweep_tells_fitted_sizes_from_held_out_ones(make_run):
-    left, right = FIGURES["plots.all_reduce_sweep: bent"](make_run).axes
+    left, right = plots.all_reduce_sweep(*figures.make_sweep(make_run, figures.bent)).axes
     lines = {line.get_label(): line for line in left.lines}
     assert set(lines["fitted to"].get_xdata()) == {n for n in records.SIZES if n >= 256}
     assert set(lines["held out"].get_xdata()) == {n for n in records.HELD_OUT if n >= 256}
@@ -460,18 +349,6 @@ def test_memory_bars_are_the_tables_and_end_at_the_axis():
     assert f"▶ {table[4]['peak_gb']:,.0f} GB: does not fit" in read_texts(figure)
 
 
-def test_chosen_plan_stands_beside_the_best():
-    plans = forecasts.list_plans("Mixtral 8x7B")
-    memory, step, among = predicted.chosen_plan(plans, plans[5]).axes
-    assert memory.patches[-1].get_width() == pytest.approx(plans[5]["peak_gb"])
-    spent = step.patches[-1].get_width()
-    assert spent == pytest.approx(plans[5]["seconds_per_step"], rel=2e-3)
-    lines = {line.get_label(): line for line in among.lines}
-    best = max((row for row in plans if row["fits"]), key=lambda r: r["tokens_per_second_per_gpu"])
-    assert lines["best"].get_xdata() == [best["peak_gb"]]
-    assert lines["chosen"].get_ydata() == [plans[5]["tokens_per_second_per_gpu"]]
-
-
 def test_growth_names_each_limit_where_it_sets_in():
     small = {"batch": 2**22, "keep": lambda plan: plan.ranks == plan.data}
     growth = forecasts.grow("Llama 3 8B", counts=(512, 1024), batch=2**22)
@@ -483,16 +360,3 @@ def test_growth_names_each_limit_where_it_sets_in():
     assert labels[0] == f"512\n1\n1\n512\n{growth[0]['tokens_per_second_per_gpu']:,.0f}"
     first = [bar for bar in axes.patches if round(bar.get_x() + 0.4) == 0]
     assert sum(bar.get_height() for bar in first) == pytest.approx(100, abs=0.5)
-
-
-def test_checkpoint_curves_are_the_models_and_marks_are_lowest():
-    table = forecasts.checkpoint_intervals((1024, 16384))
-    curve, mark, *_ = plots.checkpoint_interval(table).axes[0].lines
-    assert min(curve.get_ydata()) == pytest.approx(100 * (1 - table[0]["effective_share"]))
-    assert mark.get_xdata() == [table[0]["best_interval_seconds"]]
-
-
-def test_worst_predictions_are_named():
-    worst = forecasts.published_beside_predicted()[0]
-    figure = FIGURES["predicted.predicted_and_published"]()
-    assert f"{worst['run']} {worst['error %']:+.0f} %" in read_foot(figure)

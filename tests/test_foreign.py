@@ -109,15 +109,3 @@ def test_arguments_are_passed_as_given_and_nothing_else(tmp_path):
     visible = "" if machine.gpu_names() else "all"
     given = f"['a b', '--x=1', '--lr', '0.1'] {run.folder} {visible}".strip()
     assert run.output().strip() == given
-
-
-def test_syntax_error_is_the_ranks_own(tmp_path):
-    script = tmp_path / "open_bracket.py"
-    script.write_text("import os\n\nprint((1, 2)\n")
-    with pytest.raises(launch.RankFailed) as failed:
-        launch.launch(script, 2, quiet=True)
-    text = str(failed.value)
-    assert text.startswith("SyntaxError: '(' was never closed")
-    assert 'open_bracket.py", line 3' in text
-    assert "print((1, 2)" in text
-    assert "bootcamp/launcher" not in text

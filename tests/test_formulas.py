@@ -140,7 +140,7 @@ def test_collective_refuses_what_cannot_be():
 # A step of DDP
 
 
-@pytest.mark.parametrize("model", ["gpt", "mlp", "striped-lstm", "resnet50"])
+@pytest.mark.parametrize("model", models.NAMES)
 @pytest.mark.parametrize("size", ["tiny", "medium"])
 def test_layers_by_formula_are_the_models(model, size):
     family = models.FAMILIES[model]

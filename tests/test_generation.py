@@ -82,19 +82,6 @@ def test_text_the_model_has_no_positions_for_is_refused(model, prompt, length):
         generation.greedy(model, prompt, length, cached=True)
 
 
-def test_seconds_of_generation_are_measured_at_each_length_and_the_threads_are_given_back():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        speed = generation.measure(lengths=(8, 80))
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
-    assert [row["length"] for row in speed.rows] == [8, 80]
-    assert [row["cache_bytes"] for row in speed.rows] == [8 * TOKEN_BYTES, 80 * TOKEN_BYTES]
-    assert all(value > 0 for row in speed.rows for value in row.values())
-
-
 # the formula
 
 

@@ -79,15 +79,15 @@ def test_machine_that_can_not_build_horovod_says_why(version, says, monkeypatch,
 
 @pytest.fixture
 def pip(monkeypatch, tmp_path):
-    """Play pip in a machine that could build: `fails` is the command that does not end well."""
-    played = SimpleNamespace(asked=[], fails="wheel", says="")
+    """Play pip in a machine that could build, where no wheel comes; `says` is why."""
+    played = SimpleNamespace(asked=[], says="")
 
     def run(arguments, stdout=None, **_):
         command = arguments[3]
         played.asked.append(command)
         if stdout:
             stdout.write(played.says)
-        return SimpleNamespace(returncode=int(command == played.fails))
+        return SimpleNamespace(returncode=int(command == "wheel"))
 
     monkeypatch.setenv("BOOTCAMP_CACHE", str(tmp_path))
     monkeypatch.setattr(tool, "installed", lambda: False)
@@ -111,14 +111,3 @@ def test_build_of_horovod_that_failed_is_repeated_only_where_no_source_came(
     assert (f"see {tool.failed_log()}. make horovod" in capsys.readouterr().out) != again
     assert tool.main() == tool.CANNOT
     assert pip.asked == ["install", "wheel"] * (2 + again)
-
-
-def test_environment_that_takes_no_packages_gets_no_horovod(pip, capsys, monkeypatch):
-    pip.fails = "install"
-    assert tool.main() == tool.CANNOT
-    monkeypatch.setattr(tool.os, "access", lambda *_, **__: False)
-    assert tool.main() == tool.CANNOT
-    assert pip.asked == ["install"]
-    reason, read_only = capsys.readouterr().out.splitlines()
-    assert reason == "Horovod was not installed: pip's reason is above."
-    assert read_only.endswith("can't be written by this user.")

@@ -192,16 +192,6 @@ def test_ranks_get_cores_of_their_own():
         assert f"[{cores[rank % len(cores)]}] 1" in run.output(rank)
 
 
-def test_line_for_the_terminal_is_shown_and_recorded(capsys):
-    run = launch.launch("ddp", 2, device="cpu", steps=3, model="mlp")
-    shown = capsys.readouterr().out
-    line = "torchrun --standalone --nproc-per-node 2 src/_train_ddp.py --device cpu --steps 3"
-    assert f"$ {line} --model mlp" in shown
-    assert "2 CPU ranks, gloo" in shown
-    assert "3 steps, final loss" in shown
-    assert run.config["command"] == f"{line} --model mlp"
-
-
 def test_commands_return_what_they_print_and_end_with_their_time_limit():
     with pytest.raises(launch.RunHung):
         launch.run_command(["python", "-c", "import time; time.sleep(60)"], seconds=1)
@@ -352,14 +342,3 @@ def test_scripts_choose_gpu_and_nccl_when_torch_finds_them(
             config._resolve_devices(*given)
     else:
         assert config._resolve_devices(*given) == expected
-
-
-def test_tensor_that_is_not_moved_to_the_device_is_an_error_on_meta():
-    run = launch.launch("gpu", 1, device="meta", steps=2, quiet=True)
-    assert run.ranks[0]["parameter_device"] == "meta"
-    moved = "(tensor.to(device) for tensor in batches(step))"
-    stays = variant(
-        "gpu", "stays", {f"inputs, targets = {moved}": "inputs, targets = batches(step)"}
-    )
-    with pytest.raises(launch.RankFailed, match="meta"):
-        launch.launch(stays, 1, device="meta", steps=2, quiet=True)

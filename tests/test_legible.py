@@ -1,4 +1,4 @@
-"""The measure of what can be read in a figure: each of its checks can fail."""
+"""The measure of what a figure says and of what can be read: each of its checks can fail."""
 
 import pytest
 
@@ -47,6 +47,18 @@ def test_faults_are_those_of_labels_ticks_legends_and_dropped_texts():
         "too small: 'a line' has 9 points, 9.5 are read",
         "beyond its axes: 'farther'",
     ]
+
+
+def test_unsaid_are_the_values_the_origin_and_what_numbers_count():
+    figure = Figure()
+    (line,) = figure.subplots().plot([0, 1], [0, 1])
+    figure.alt = "A line"
+    unsaid = legible.list_unsaid(figure)
+    for word in ("no paragraph", "no values", "where its values are from", "on x are", "on y are"):
+        assert any(word in sentence for sentence in unsaid), word
+    line.axes.set(xlabel="seconds", ylabel="loss", title="Predicted")
+    figure.alt = "A line from 0 to 1: its loss is as long as its seconds, as was predicted."
+    assert legible.list_unsaid(figure) == []
 
 
 def test_notebooks_cell_fails_with_a_figure_that_can_not_be_read():

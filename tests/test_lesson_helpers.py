@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from trained import trained
 from bootcamp.costs import layer_cut
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.scripts.variants import variant
 from bootcamp_lessons import ddp_depth, ddp_practice, excerpts
 from bootcamp_lessons.exercises.data_parallel import late_rank
 from bootcamp_lessons.labs import faster_step, silent_bugs
@@ -37,14 +35,6 @@ def test_rounding_is_to_the_nearest_and_ties_go_to_the_even_one():
     rounded = faster_step.round_bits(torch.cat([given, -given]), fraction=10)
     expected = torch.tensor([one, one + unit, one, one + 2 * unit])
     assert torch.equal(rounded, torch.cat([expected, -expected]))
-
-
-@pytest.mark.parametrize(
-    ("read", "train", "workers", "cores", "expected"),
-    [(40, 20, 0, 2, 60), (40, 20, 2, 2, 30), (40, 20, 2, 8, 20), (90, 20, 2, 8, 45)],
-)
-def test_seconds_of_a_batch_are_the_longest_of_three(read, train, workers, cores, expected):
-    assert faster_step.predict_batch_seconds(read, train, workers, cores) == expected
 
 
 # Replicas
@@ -96,26 +86,6 @@ def test_line_where_a_rank_stands_is_the_scripts(late_run, tmp_path):
     assert excerpts.find_waiting_lines(late_run, script) == "rank 0\n    line 2: loss.backward()"
 
 
-def test_flight_recorder_names_the_rank_that_parted(tmp_path):
-    pytest.importorskip("torch.distributed.flight_recorder.fr_trace")
-    group = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
-    for rank, called in enumerate(("all_reduce", "broadcast")):
-        entry = {
-            "frames": [{"name": "<module>", "filename": SCRIPT, "line": 7}],
-            "record_id": 0, "pg_id": 0, "process_group": ("0", "default_pg"),
-            "collective_seq_id": 1, "p2p_seq_id": 0, "op_id": 1, "is_p2p": False,
-            "profiling_name": f"gloo:{called}", "time_created_ns": 1, "state": "scheduled",
-            "input_sizes": [[1]], "input_dtypes": ["Float"],
-            "output_sizes": [[1]], "output_dtypes": ["Float"],
-            "time_discovered_started_ns": None, "time_discovered_completed_ns": None,
-        }  # fmt: skip
-        dump = {"version": "2.10", "pg_config": group, "pg_status": {}, "entries": [entry]}
-        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(dump))
-    said = ddp_depth.read_flight_recorder(tmp_path)
-    assert "Culprit rank 1" in said
-    assert f"<module> at {SCRIPT}:7" in said
-
-
 @pytest.mark.parametrize(
     ("own", "late"),
     [
@@ -134,22 +104,6 @@ def test_straggler_is_the_rank_with_the_longest_own_work(tmp_path, own, late):
 
 
 # Parts of the model
-
-
-def test_error_of_a_hook_on_the_wrong_stage_names_the_line_of_the_loss():
-    """Lesson 06 shows the other places of the hook."""
-    devices = "device, second_device = (torch.device(name) for name in context.devices)"
-    hook = "model[{}].register_forward_pre_hook(lambda stage, inputs: inputs[0].to(second_device))"
-    changes = {
-        devices: 'device, second_device = torch.device("cpu"), torch.device("meta")',
-        "loss.backward()": "",
-        hook.format("half"): hook.format("half - 1"),
-    }
-    script = variant("mp", "mp_early_hook", changes)
-    run = launch.launch(script, 1, steps=1, raises=False, **QUIET)
-    error, line, *_ = excerpts.trace_error(run).splitlines()
-    assert "expected device" in error
-    assert "models.loss" in line
 
 
 def test_best_cut_has_the_cheapest_most_expensive_part():

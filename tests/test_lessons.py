@@ -14,7 +14,6 @@ from bootcamp.classroom import journal
 from bootcamp.paths import NOTEBOOKS
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.units import number
 from bootcamp_lessons import exercises
 
 EVERYWHERE = ["The question", "The idea", "Predict", "Exercise", "When to use it and when not"]
@@ -101,21 +100,6 @@ def test_notebooks_keep_outputs_under_new_words_and_lose_them_under_new_code(tmp
 def test_variants_of_a_line_that_is_gone_are_an_error():
     with pytest.raises(ValueError, match="'model = Nothing' 0 times, not once"):
         variant("ddp", "gone", {"model = Nothing": ""})
-
-
-def test_numbers_are_readable():
-    for value, shown in {
-        1234567: "1,234,567",
-        1234.5: "1,234",
-        12.345: "12.35",
-        0.5: "0.500",
-        1e-7: "1.00e-07",
-        3.5e9: "3.50e+09",
-        2_000_000_000: "2,000,000,000",
-        None: "-",
-        True: "True",
-    }.items():
-        assert number(value) == shown
 
 
 def test_tables_read_in_text_and_html():

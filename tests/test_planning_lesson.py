@@ -20,20 +20,6 @@ def plans():
 # Tables
 
 
-def test_memory_parts_add_up_to_the_peak_and_states_take_16_bytes_a_parameter():
-    table = forecasts.memory_by_part(gpus=128)
-    assert {row["model"] for row in table} == set(forecasts.MODELS)
-    kinds = ("parameters", "gradients", "optimizer", "activations", "buffers")
-    for row in table:
-        parts = [row[f"{kind}_gb"] for kind in kinds]
-        assert sum(parts) == pytest.approx(row["peak_gb"])
-        assert min(parts) >= 0
-    assert table[0]["plan"] == "1 GPU"
-    parameters = forecasts.find_model("Llama 2 7B").parameters / 1e9
-    states = [table[0][f"{kind}_gb"] for kind in kinds[:3]]
-    assert states == pytest.approx([2 * parameters, 2 * parameters, 12 * parameters])
-
-
 def test_plans_stand_in_order_and_parts_are_the_whole(plans):
     order = [(not row["fits"], row["seconds_per_step"]) for row in plans]
     assert order == sorted(order)
@@ -77,21 +63,6 @@ def test_growth_names_its_limits():
     assert large["marks"] == ["no plan fits the memory"]
 
 
-def test_growth_takes_the_best_of_the_plans(plans):
-    (row,) = forecasts.grow("Llama 3 70B", counts=(256,), batch=forecasts.BATCH)
-    assert row["tokens_per_second_per_gpu"] == plans[0]["tokens_per_second_per_gpu"]
-
-
-def test_published_runs_stand_beside_their_predictions():
-    table = forecasts.published_beside_predicted()
-    assert "7.47 B, TP4 DP32 A100" in table.column("run")
-    errors = [abs(row["error %"]) for row in table]
-    assert errors == sorted(errors, reverse=True)
-    for row in table:
-        off = 100 * (row["predicted_seconds"] / row["published_seconds"] - 1)
-        assert off == pytest.approx(row["error %"], abs=0.1)
-
-
 def test_closest_plan_is_changed_one_thing_at_a_time():
     closest, changes = forecasts.vary_closest("Llama 3 70B", gpus=8, batch=64)
     assert closest[0]["peak_gb"] > 80
@@ -123,17 +94,6 @@ def test_sliders_move_one_plan_among_all(picture, plans):
         controls[control].value = value
         assert says in picture.html
     assert all(control.description for control in controls.values())
-
-
-def test_shells_answer_all_rows_and_name_the_malformed_one():
-    text = "gpu,gpus,model,tp,dp,batch,micro_batch\n"
-    text += "H100,8,Llama 3 8B,8,1,8,1\nH100,8,Llama 3 8B,3,2,8,1\nH100,8,Llama 3 8B,8,1,8,1\n"
-    first, wrong, last = forecasts.ask_in_shell(text, ["gpus", "mfu", "error"])
-    assert first == last
-    assert 0 < first["mfu"] < 1
-    assert first["error"] is None
-    assert wrong["mfu"] is None
-    assert "6 ranks, and there are 8 GPUs" in wrong["error"]
 
 
 # Exercises

@@ -273,16 +273,13 @@ def test_checks_that_raise_hide_no_other(monkeypatch):
     assert "cores" in rows
 
 
-def test_table_has_what_to_do_below_a_row_and_a_verdict_at_the_end(capsys, monkeypatch):
+def test_table_ends_with_a_verdict_that_names_the_limits(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["preflight.py", "--only", "python,extras"])
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts")
     assert preflight.main() == 0
-    said = capsys.readouterr().out.splitlines()
-    hosts = next(i for i, line in enumerate(said) if "simulated hosts" in line)
-    assert said[hosts].startswith("limits ")
-    assert said[hosts + 1].startswith(" ")
-    assert said[-1].startswith("Ready, with limits: ")
-    assert "simulated hosts" in said[-1]
+    *_, said = capsys.readouterr().out.splitlines()
+    assert said.startswith("Ready, with limits: ")
+    assert "simulated hosts" in said
     monkeypatch.setattr(sys, "argv", ["preflight.py", "--only", ""])
     with pytest.raises(SystemExit, match="2"):
         preflight.main()

@@ -71,22 +71,6 @@ def test_run_that_shared_its_cores_becomes_no_record(run, tmp_path, monkeypatch,
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (["here", "--only", "cpu-1", "cpu-7"], "no run cpu-7: choose from cpu-1, gpu-1,"),
-        (["my/machine"], "begins names of folders: letters"),
-        (["here", "--folder", __file__], "is a file: name a folder"),
-    ],
-)
-def test_tool_refuses_names_that_it_can_not_keep(wrong, says, monkeypatch, capsys):
-    monkeypatch.setattr(reference, "record", lambda *_: pytest.fail("it ran"))
-    monkeypatch.setattr(sys, "argv", ["reference.py", *wrong])
-    with pytest.raises(SystemExit, match="2"):
-        reference.main()
-    assert says in capsys.readouterr().err
-
-
 def test_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
     alone = runs.Run(RECORD)
     share_cores(run)

@@ -147,12 +147,3 @@ def test_catching_up_leaves_every_solution_and_knows_it_again(here):
         if exercise.find(name).path.suffix == ".py":
             compile(text, name, "exec")
     assert not list((here / "work").glob(".*"))
-
-
-def test_catching_up_says_what_the_lessons_before_were_for(here):
-    said = " ".join(" ".join(reset.catch_up("05")).split())
-    for number, lesson in lessons.lessons().items():
-        goals = reset.goals(lesson)
-        assert goals.startswith("After this lesson you can"), number
-        assert (goals in said) == (number < "05"), number
-    assert "The shortest path to lesson 05: 00, 04 (65 minutes)." in said

@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from records import make_roofline
 from torch.utils.flop_counter import FlopCounterMode
 
 from bootcamp.experiments import roofline
@@ -99,24 +98,6 @@ def small_and_quick(monkeypatch):
     monkeypatch.setattr(config, "use_cores", lambda device, count: None)
 
 
-def test_measurement_runs_every_operation_and_has_what_the_figure_needs(
-    small_and_quick, monkeypatch, tmp_path
-):
-    out = tmp_path / "measured.json"
-    flags = ["--size", "tiny", "--batch", "1", "--out", str(out)]
-    monkeypatch.setattr("sys.argv", ["benchmark", *flags])
-    benchmark.main()
-    measured = roofline.Roofline(json.loads(out.read_text()))
-    assert measured.measured_here
-    assert measured.peak_flops_per_second > 0
-    assert measured.bandwidth_bytes_per_second > 0
-    for row in measured.operations:
-        assert row["intensity"] == row["flops"] / row["bytes"]
-        assert row["achieved_flops_per_second"] == pytest.approx(row["flops"] / row["seconds"])
-    if measured.cache_bytes:
-        assert {row["name"] for row in measured.operations if row["fits_in_cache"]}
-
-
 def test_measurement_is_kept_and_never_below_the_known_peak(small_and_quick, monkeypatch, tmp_path):
     """Once for its flags."""
     monkeypatch.setattr(roofline, "KEPT", tmp_path / "machine.json")
@@ -144,10 +125,3 @@ def test_measurement_is_kept_and_never_below_the_known_peak(small_and_quick, mon
     product["flops_per_second"] = 1e15
     roofline.KEPT.write_text(json.dumps(kept))
     assert roofline.measure(size="tiny", batch=1).peak_flops_per_second == 1e15
-
-
-def test_roof_is_the_smaller_of_two_limits():
-    measured = make_roofline()
-    assert measured.ridge == 10
-    assert measured.roof(1) == pytest.approx(10e9)
-    assert measured.roof(10) == measured.roof(1000) == pytest.approx(100e9)

@@ -19,7 +19,6 @@ import aiohttp
 import psutil
 import pytest
 import served_model
-import triton_server
 
 from bootcamp.launcher import process_tree
 from bootcamp.serving import (
@@ -419,15 +418,6 @@ def test_machines_without_triton_say_so_in_one_sentence(monkeypatch, tmp_path):
         triton.Server(tmp_path, tmp_path / "gpt.onnx", context=LIMITS.context)
 
 
-def test_make_triton_says_what_it_lacks(monkeypatch, capsys):
-    monkeypatch.setattr(triton_server, "PYTHONS", ((3, 0),))
-    assert triton_server.main() == triton_server.CANNOT
-    assert "needs Python 3.11 or 3.12, not 3." in capsys.readouterr().out
-    monkeypatch.setattr(triton_server, "PYTHONS", (sys.version_info[:2],))
-    monkeypatch.setattr(triton_server.sysconfig, "get_config_var", lambda name: "libpython3.a")
-    assert "shared library is not here (on Debian" in triton_server.obstacle()
-
-
 # Lesson 11: what its tables say, and Triton's part from records
 
 
@@ -443,16 +433,6 @@ def test_loads_say_their_percentiles():
     assert (load.percentile(50), load.percentile(99)) == (0.01, 1.0)
     assert load.mean == pytest.approx(0.0397)
     assert load.row()["p95, ms"] == pytest.approx(10)
-
-
-def test_drills_count_what_clients_see():
-    statuses = Counter({200: 5, 503: 2, 500: 1, load_test.NO_ANSWER: 3})
-    found = load_test.Load(1.0, statuses, 1, [0.1] * 4)
-    after = load_test.Load(1.0, Counter({200: 50}), 0, [0.1] * 49)
-    row = serving_lab.make_row("x", found, after)
-    counts = [row[key] for key in ("requests", "right", "wrong", "refused", "other errors")]
-    assert counts == [11, 4, 1, 2, 1]
-    assert (row["no answer"], row["afterwards"]) == (3, "49 of 50 right")
 
 
 def test_lessons_show_tritons_part_from_records_where_there_is_none(place, monkeypatch, capsys):

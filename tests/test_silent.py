@@ -18,22 +18,11 @@ LOOKS_RIGHT = {
         "        optimizer.step()": "        optimizer.param_groups[0]['lr'] = args.lr / 2\n"
         "        optimizer.step()"
     },
-    "silent_divided": {"/= args.micro_batches\n": "*= args.micro_batches\n"},
-    "silent_clipped": {
-        "        torch.nn.utils.clip": "        norm = norm.full_tensor()\n"
-        "        dist.all_reduce(norm, group=pipe.get_group())\n        torch.nn.utils.clip"
-    },
     "silent_norms": {
         "            gradient /= copies.size()": "            gradient /= copies.size()\n"
         "            if parameter.shape == (64,) and not isinstance(parameter, DTensor):\n"
         '                dist.all_reduce(gradient, group=mesh["tensor"].get_group())\n'
         "                gradient /= 2"
-    },
-    "silent_copies": {
-        "        optimizer.step()": "        for parameter in model.parameters():\n"
-        "            if not isinstance(parameter, DTensor):\n"
-        "                dist.broadcast(parameter.data, group=copies.get_group(), group_src=0)\n"
-        "        optimizer.step()"
     },
     "silent_resumed": {
         "if not isinstance(parameter, DTensor):\n        optimizer.state": "if "
@@ -55,7 +44,7 @@ def written(monkeypatch, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", LOOKS_RIGHT)
 def test_what_only_looks_like_a_fix_is_rejected(name, written):
     with trained.shared(), pytest.raises(equality.NotTheSame):
         CASES[name].check_script(written(name, LOOKS_RIGHT[name]))

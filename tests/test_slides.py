@@ -17,7 +17,6 @@ import pytest
 from matplotlib.text import Text
 
 import slides
-from bootcamp.costs import model_shapes
 from bootcamp.drawing import plots
 from bootcamp.drawing.canvas import box, canvas, label
 from bootcamp.records import summary
@@ -173,15 +172,6 @@ def test_numbers_and_figures_come_from_the_records_of_the_machine_that_is_meant(
     assert "<figcaption>Loss at each step</figcaption>" in drawn
     assert "recorded run" not in drawn
     assert re.search(r"measured here|recorded on another machine", drawn)
-
-
-def test_tables_by_formula_have_what_a_gpu_can_answer_at_a_time():
-    model = model_shapes.served_models()["Llama 3 8B"]
-    shown = lookups.table("prepared.requests_that_fit", 80, 8192, 131_072)
-    for length in (8192, 131_072):
-        assert f">{model.requests_that_fit(length, 80e9)}</td>" in shown
-    assert "GPT-2" not in shown, "its context is shorter"
-    assert 'class="foot">By formula: a GPU of 80 GB' in shown
 
 
 def test_letters_of_figures_are_large_stay_in_their_boxes_and_can_be_read():
