@@ -1,19 +1,20 @@
 # %% [markdown]
 # # 08 HSDP: sharded inside a host, replicated between hosts
 #
-# **80 minutes**, on any machine, after lessons 04, 06c and 07. In the lab the ranks are CPU cores,
+# **60 minutes**, on any machine, after lessons 04, 06c and 07. In the lab the ranks are CPU cores,
 # even where there are GPUs.
 #
 # After this lesson you can make two hosts with a slow link out of one machine; say for DDP, FSDP
 # and HSDP how many bytes of a step cross that link, and check it against Linux's counters;
 # explain why the ranking of the three changes with the link; lay out a mesh for hybrid sharding and
 # for tensor parallelism inside a host; and recognise two ways of getting it wrong.
-
-# %% [markdown]
+#
 # ## The question
 #
 # A cluster is made of **hosts**, computers with a few GPUs each. Inside a host the GPUs have a fast
-# connection. The network between hosts, the **link**, is slower, often by a lot.
+# connection. The network between hosts, the **link**, is slower, often by a lot. (In a rack such as
+# NVL72 the GPUs that NVLink joins, an **NVLink domain**, are 72 on 18 hosts. What this lesson says
+# of a host holds for the domain.)
 #
 # DDP (lesson 04) keeps the complete model on every rank. FSDP (lesson 07) keeps a part on each, and
 # gathers the parts in every step. Which of them suits a slow link? Or a third: **HSDP**, hybrid
@@ -27,10 +28,6 @@ from bootcamp_lessons.labs import hsdp_lab
 warm_up()
 lab = hsdp_lab.Lab()
 lab
-
-# %% [markdown]
-# If this machine can't simulate two hosts, a recorded run replaces each run of the lab, and is
-# marked as recorded.
 
 # %% [markdown]
 # ## The idea
@@ -340,7 +337,7 @@ for shard in (1, 2, 4):
 proofs[-1]
 
 # %% [markdown]
-# ## Tensor parallelism inside the host, FSDP across hosts
+# ## Tensor parallelism inside the domain, FSDP across
 #
 # Tensor parallelism (lesson 06c) splits the matrices and exchanges activations four times in every
 # block. FSDP gathers parameters. Large models use both: each rank is in two groups.
@@ -390,99 +387,7 @@ Table(rows, "Sent by one rank in one step, by formula, blocks only")
 # much is *when*: each all-reduce is in the middle of the computation, and what follows needs its
 # result. FSDP gathers the next block's parameters while this one is computed. So the tensor axis
 # gets the fastest link, and the data axis may cross the network. A third axis is possible: replicas
-# of all that, as in HSDP.
-#
-# ### When does a link decide?
-#
-# Lesson 07 compared seconds: *F* operations a second against *W* bytes a second. Each axis has its
-# own ratio of computing to sending, and in each something drops out.
-#
-# - **FSDP**: from *F*/*W* tokens of a micro-batch on a rank a gather in 16 bits can be hidden. The
-#   model drops out.
-# - **Tensor parallelism**: a token costs operations as the square of the width, and bytes as the
-#   width. The tokens drop out: only wider blocks help.
-# - **Pipelines** (lesson 06b) send little, but stages wait while the pipeline fills: *m*
-#   micro-batches of work for *p* - 1 of waiting. Link and model drop out.
-
-# %%
-guess_width = predict(
-    "communication_width",
-    "H100s at 795 TFLOP/s in large products, NVLink's 450 GB/s, 16 bits: from which width do "
-    "eight tensor ranks compute longer than they send?",
-    unit="numbers",
-)
-guess_width
-
-# %%
-from bootcamp.costs import hardware, overlap
-
-h100 = hardware.gpu("H100")
-F, rows = h100.peak * h100.reached, []
-for links, W in (("NVLink", 450e9), ("8 cards of 400 Gbit/s", 400e9), ("1 such card", 50e9)):
-    row = {"links of a host": links, "FSDP: tokens on a rank": round(F / W)}
-    row["gradients in fp32"] = round(1 / overlap.fsdp_ratio(1, F, W, reduced=4))
-    rows.append(row | {"8 tensor ranks: width": round(1 / overlap.tensor_ratio(1, 8, F, W))})
-del rows[1]["8 tensor ranks: width"]  # on eight hosts each of them would have one card
-print(guess_width.score(1 / overlap.tensor_ratio(1, 8, F, 450e9), how="By formula"))
-Table(rows, "Where computing begins to take longer than sending")
-
-# %% [markdown]
-# A ring over hosts passes through all eight cards of each, so FSDP across such hosts needs hardly
-# more tokens than inside one. Where a host has one card, it needs eight times as many. Tensor ranks
-# on eight different hosts would have one card each: hence the width in the last row.
-#
-# A ratio of 1 is where it begins. The ratio *r* limits the share of the time that is spent
-# computing. If sending and computing go on at the same time, the limit is *r* below 1, and 1 above
-# it. If a rank computes first and then sends, it is *r*/(1 + *r*). Such a bound is called a
-# **roofline** (lesson 02). Here are published runs under it, each with its GPU's and its link's
-# rates, and runs of this machine: CPU ranks, which compute and then send, and a slow link whose
-# rate we know. Where do you expect them?
-
-# %%
-from bootcamp_lessons import communication
-
-published_runs, measured = communication.published(), communication.measured()
-plots.show(plots.communication_roofline([*published_runs, *measured]))
-shown = ("axis", "name", "ratio", "roof", "reached")
-rows = [{name: row[name] for name in shown} for row in measured]
-display(Table(rows, measured.caption))
-under = claim.equal(
-    "communication_published_under_the_roofs",
-    "None of the published runs is above its roof.",
-    sum(row["reached"] > row["roof"] for row in published_runs),
-    0,
-    kind="count",
-)
-display(under)
-few, many = sorted(
-    (row for row in published_runs if row["name"] == "GPT, width 8192, 4 x 8 x 16"),
-    key=lambda row: row["ratio"],
-)
-claim.larger(
-    "communication_more_micro_batches",
-    "On one mesh of tensor 4, data 8 and pipeline 16, more micro-batches reached more.",
-    many["reached"],
-    few["reached"],
-    kind="count",
-    supported=f"The ratio of computing to waiting was {few['ratio']:.1f} and {many['ratio']:.1f}.",
-)
-
-# %%
-communication.more_tokens()
-
-# %% [markdown]
-# - **FSDP.** Most published runs have far more tokens on a rank than hiding needs. The link is not
-#   what keeps them below 1, but attention, small matrices and the optimizer. A run far to the right
-#   with a low value has another problem, and a faster network would not solve it.
-# - **Tensor ranks** reach little where blocks are narrow. The runs here are the extreme: a width of
-#   64 and a slow link.
-# - **Pipelines.** With few micro-batches the roof is low. With more of them, each is smaller and
-#   may be computed less efficiently.
-# - **Runs of this machine** can lie above the dashed roof. While ranks compute, the token bucket of
-#   the link fills, and the next bytes leave at once: in effect they were sent meanwhile. And half a
-#   model on each of two cores can be a little faster than half of one core's time (lesson 06).
-#
-# So compute the ratio before you buy a network or change a strategy.
+# of all that, as in HSDP. Lesson 08d computes when a link decides.
 
 # %% [markdown]
 # ## Break it
@@ -498,12 +403,20 @@ TURNED = """ranks = torch.arange(world).view(args.shard, -1).T
 mesh = DeviceMesh(device.type, ranks, mesh_dim_names=("replicate", "shard"))"""
 imported = "from torch.distributed.device_mesh import "
 changes = {MESH: TURNED, f"{imported}init_device_mesh": f"{imported}DeviceMesh"}
+print_hosts = """
+names = [None] * world
+dist.all_gather_object(names, socket.gethostname())
+if rank == 0:
+    print([[names[each] for each in row] for row in mesh.mesh.tolist()])"""
+changes[MESH] += print_hosts
+changes["import torch"] = "import socket\n\nimport torch"
 across = lab.train("rows-across", variant("hsdp", "hsdp_rows_across", changes), shard=2)
 right = free["HSDP"]
 assert abs(across.losses[-1] - right.losses[-1]) < 1e-5, "another training"
 assert across.ranks[0]["parameter_bytes"] == right.ranks[0]["parameter_bytes"], "other shares"
 assert hsdp_lab.crossing_bytes(across) > hsdp_lab.crossing_bytes(free["FSDP"]), "less than FSDP"
-guess_across.score(hsdp_lab.crossing_bytes(across) / hsdp_lab.crossing_bytes(right))
+print(guess_across.score(hsdp_lab.crossing_bytes(across) / hsdp_lab.crossing_bytes(right)))
+print("the mesh by host:", across.output(0) if lab.ready else "not in the record")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -511,8 +424,8 @@ guess_across.score(hsdp_lab.crossing_bytes(across) / hsdp_lab.crossing_bytes(rig
 # Only the bytes: there are more than FSDP's. No proof finds this, and a profile shows slow gathers
 # without the reason. All gathering goes over the link now, and only the averaging of parts stays
 # inside the host. On real clusters this happens when ranks are not numbered host by host, or when a
-# row is longer than a host. When hybrid sharding is slow, print the mesh, and the host name of each
-# rank.
+# row is longer than a host. When hybrid sharding is slow, print the mesh by host, as here: each row
+# of it should name one host.
 # </details>
 #
 # ### Second: wrapped once more
@@ -603,9 +516,8 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 # %% [markdown]
 # Up to eight, the bytes on the link hardly change: each host sends the gradients of one model, to
 # be averaged. A row of two hosts sends most of all: the gathering crosses the link, *and* the
-# averaging. With 128 there is one copy, and nothing to average between copies: FSDP. So take as a
-# row the GPUs that NVLink joins: mostly those of a host, in an NVL72 rack 72 GPUs of 18 hosts. If
-# the model needs more, compare with FSDP before you take two.
+# averaging. With 128 there is one copy, and nothing to average between copies: FSDP. So take an
+# NVLink domain as a row. If the model needs more, compare with FSDP before you take two.
 
 # %% [markdown]
 # ## When to use it and when not
@@ -624,7 +536,7 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 # **Add tensor parallelism** inside the host when one block with its activations is too large, or
 # when more data-parallel ranks would make the batch larger than useful.
 #
-# **Before you run**: print the mesh and each rank's host; let a row be a host; compute the bytes on
+# **Before you run**: print the mesh by host; let a row be an NVLink domain; compute the bytes on
 # your link, with the width of each number, and divide by its rate.
 
 # %% [markdown]

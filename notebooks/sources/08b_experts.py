@@ -203,7 +203,6 @@ runs.table(alone, replicated, split)
 
 # %%
 display(excerpts.source(experts.rows_bytes, experts.exchanged_bytes))
-display(experts_lab.bytes_table(split))
 handed_in = sum(experts_lab.count_handed_bytes(split)) / RANKS
 display(guess_bytes.score(handed_in / 1e6))
 claim.equal(

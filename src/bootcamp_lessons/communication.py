@@ -1,10 +1,10 @@
-"""Lesson 08's roofline of communication: published runs, and some measured here.
+"""Lesson 08d's roofline of communication: published runs, and some measured here.
 
 A row has `axis` (FSDP, tensor, pipeline), `name`, `ratio` (computing over sending, by formula),
 `reached` (share of what a rank computes alone), `source`, and `run`, where it was measured here.
 """
 
-from bootcamp.costs import hardware, model_shapes, overlap, planner, sharding, traffic
+from bootcamp.costs import hardware, overlap, planner
 from bootcamp.costs.pipeline_schedules import bubble_by_formula
 from bootcamp.costs.published import table as published_table
 from bootcamp.experiments import claims
@@ -95,12 +95,12 @@ def roof(axis: str, ratio: float) -> float:
 
 
 def measured() -> Table:
-    """Measure two ranks over a slow link, if possible, and a pipeline; CPU ranks send in turn."""
+    """Measure FSDP over a slow link, if possible, and a pipeline; CPU ranks send in turn."""
     same = {"device": "cpu", "steps": STEPS, "quiet": True}
     link = {"hosts": 2, "link": LINK}
     rate, rows = 1e6 / 8 * float(LINK.removesuffix("mbit")), []
     alone = {n: launch("gpu", 1, global_batch=n, **same).seconds_per_step for n in SAMPLES}
-    _, some, most = SAMPLES
+    most = max(SAMPLES)
 
     def add(axis: str, name: str, ratio: float, seconds: float, run) -> None:
         row = _row(axis, name, ratio, seconds / run.seconds_per_step, "here")
@@ -111,15 +111,11 @@ def measured() -> Table:
         for samples, seconds in alone.items():
             run = launch("fsdp", 2, global_batch=2 * samples, **same, **link)
             add("FSDP", f"{samples} samples", seconds / (sent / rate), seconds, run)
-        run, gpt = launch("tp", 2, global_batch=some, **same, **link), model_shapes.course_model()
-        sent = sharding.bytes_of_calls(traffic.tensor_calls(gpt, some), 2, sharding.GLOO)
-        half = alone[some] / 2
-        add("tensor", f"width {gpt.hidden}", half / (sent / rate), half, run)
     for parts in (1, 2, 8):
         run = launch("pp", 2, global_batch=most, micro_batches=parts, schedule="gpipe", **same)
         ratio = 1 / bubble_by_formula("gpipe", 2, parts)
-        add("pipeline", f"{parts} micro-batches", ratio, alone[most] / 2, run)
-    return Table(rows, f"Measured here; FSDP and tensor: two hosts and a link of {LINK}")
+        add("pipeline", f"{parts} micro-batch{'es' * (parts > 1)}", ratio, alone[most] / 2, run)
+    return Table(rows, f"Measured here; FSDP: two hosts and a link of {LINK}")
 
 
 def more_tokens() -> claims.Claim:

@@ -9,16 +9,7 @@ from bootcamp.classroom.tasks import FunctionTask, ScriptTask
     hint="Write down a rank's bytes for a parameter in each stage: 2, 2 and 12, some / ranks.",
     stronger="Stage 0: 16. Stage 1: 4 + 12 / ranks. Stage 2: 2 + 14 / ranks. Stage 3: 16 / ranks. "
     "Take the first one that is at most share * gigabytes * 1e9 / parameters.",
-    cases=(
-        (1.3e9, 8, 80, 0.6),
-        (3e9, 8, 40, 0.6),
-        (7e9, 64, 40, 0.6),
-        (70e9, 64, 80, 0.6),
-        (3e9, 4, 80, 0.6),
-        (2e9, 8, 40, 0.6),
-        (4e9, 16, 24, 0.5),
-        (4.5e9, 8, 40, 0.6),  # with GiB, or with 12 // ranks, it would be stage 1
-    ),
+    cases=((7e9, 64, 40, 0.6), (70e9, 64, 80, 0.6), (3e9, 4, 80, 0.6), (2e9, 8, 40, 0.6)),
     mistakes={
         ("share * gigabytes", "gigabytes"): "That lets the state fill the whole device. Only the "
         "given share is for it, the rest is for activations.",
@@ -185,11 +176,6 @@ def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failur
         "is filled column by column, so all gathering crosses the link. Fill it row by row.",
         (lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)): "Those are shard "
         "rows. shard is how many ranks a row has.",
-        (
-            lambda rank, *mesh: tuple(
-                [r for r in group if r != rank] for group in row_and_column(rank, *mesh)
-            )
-        ): "The rank itself is missing: it has a part too, and averages its own gradients.",
     },
 )
 def row_and_column(rank, ranks, shard):
@@ -208,8 +194,6 @@ def row_and_column(rank, ranks, shard):
     cases=(
         ([[1, 2, 3, 4], [5, 6, 7, 8]],),
         ([[4, 0, 1, 2, 0, 9], [3, 3, 3, 0, 5, 1], [1, 0, 0, 7, 2, 8]],),
-        ([[6, 2]],),
-        ([[1, 2], [3, 4]],),
         ([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 1, 2]],),
     ),
     mistakes={
@@ -254,3 +238,36 @@ EXPERTS_OVER_RANKS = ScriptTask(
         "rank, the rows that go to each, and the group.",
     },
 )
+
+
+@FunctionTask.from_solution(
+    hint="How many operations and bytes has a parameter? Through how many cards does a ring go?",
+    stronger="6 operations a token, 2 + 2 + gradient_bytes bytes, at cards * bytes_per_second.",
+    unit="tokens",
+    cases=((795e12, 8, 50e9, 2), (795e12, 8, 50e9, 4), (271e12, 8, 25e9, 4)),
+    mistakes={
+        ("cards * ", ""): "A ring leaves each host once, through all of its cards.",
+        ("2 + 2", "2"): "Parameters are gathered twice: for the forward and the backward pass.",
+        ("/ 6", "/ 2"): "That is the forward pass alone. The backward pass computes twice as much.",
+    },
+)
+def tokens_to_hide(flops_per_second, cards, bytes_per_second, gradient_bytes):
+    """The tokens on a rank from which FSDP between hosts hides what it sends in a step."""
+    sending = (2 + 2 + gradient_bytes) / (cards * bytes_per_second)
+    return sending * flops_per_second / 6
+
+
+@FunctionTask.from_solution(
+    hint="A row's number costs 18 operations for each of an inner width. How often does it travel?",
+    stronger="There and back in two passes; of all that (ranks - 1) / ranks leaves the rank.",
+    cases=((8, 795e12, 50e9, 2, 2), (8, 795e12, 50e9, 1, 2), (64, 795e12, 450e9, 1, 2)),
+    mistakes={
+        ("2 * (there", "(there"): "Rows travel in the backward pass as well.",
+        (" * (ranks - 1) / ranks", ""): "A rank keeps the rows for its own experts.",
+        ("/ 18", "/ 6"): "That is the forward pass alone: the backward one computes twice that.",
+    },
+)
+def narrowest_expert(ranks, flops_per_second, bytes_per_second, there, back):
+    """The inner width from which an expert of three matrices computes longer than rows travel."""
+    sent = 2 * (there + back) * (ranks - 1) / ranks
+    return sent / bytes_per_second * flops_per_second / 18

@@ -69,17 +69,6 @@ def count_handed_bytes(run: Run) -> list[int]:
     return [sum(size * n for (kind, size), n in calls if kind == "all-to-all") for calls in ranks]
 
 
-def bytes_table(run: Run) -> Table:
-    """Table what ranks handed to all-to-alls in the counted step, beside the formula."""
-    found, tokens = count_handed_bytes(run), run.steps[0]["tokens"] // run.world
-    sizes = {f"rank {rank}": size for rank, size in enumerate(found)} | {
-        "mean of the ranks": mean(found),
-        "formula": experts.exchanged_bytes(model_shapes.MOE[run.config["size"]], tokens),
-    }
-    columns = {"handed by": lambda item: item[0], "MB": lambda item: item[1] / 1e6}
-    return Table.of(sizes.items(), columns, "Handed to all-to-alls in a step")
-
-
 def count_sent_bytes(run: Run) -> tuple[float | None, float]:
     """Return the bytes that all ranks send in a step: counted by the kernel, and by formula.
 
