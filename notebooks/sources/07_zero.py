@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 ZeRO: every rank keeps only its part
 #
-# **75 minutes**, on any machine, after lessons 04 and 06. In this lesson the ranks are CPU cores,
+# **70 minutes**, on any machine, after lessons 04 and 06. In this lesson the ranks are CPU cores,
 # even where there are GPUs: it counts bytes, and these are the same.
 #
 # After this lesson you can shard optimizer state, gradients and parameters by hand; say to the byte
@@ -35,8 +35,7 @@ Table(rows, "DDP, bytes of each rank, counted from live tensors")
 #
 # **ZeRO** stands for *zero redundancy optimizer* (Rajbhandari et al., 2019). Of what is equal on
 # all ranks, each keeps a part, its **shard**, and asks the others when it needs the rest.
-
-# %% [markdown]
+#
 # ## The idea
 #
 # ZeRO comes in three stages, ZeRO-1 to ZeRO-3. The first one shards what is largest and what only
@@ -54,7 +53,12 @@ plots.show(diagrams.stages(RANKS))
 
 # %%
 by_hand = SRC / "snippets" / "zero_by_hand.py"
-excerpts.piece(by_hand, "def part(", "class Held")
+PIECES = {  # of this program: where each begins, and what comes after it
+    "its tools": ("def part(", "class Held"),
+    "the hooks": ("def shard_gradient", "    for inputs, targets in batches():\n        car"),
+    "the loop": ("for inputs, targets in batches():\n        car", "    look()\n    held.look(opt"),
+}
+excerpts.piece(by_hand, *PIECES["its tools"])
 
 # %% [markdown]
 # **ZeRO-1: the optimizer's state.** Each rank builds its optimizer over its parts alone:
@@ -71,15 +75,14 @@ excerpts.piece(by_hand, "def part(", "class Held")
 # backward pass?
 
 # %%
-excerpts.piece(by_hand, "def shard_gradient", "    for inputs, targets in batches():\n        car")
+excerpts.piece(by_hand, *PIECES["the hooks"])
 
 # %% [markdown]
 # (It is freed in ZeRO-2's hook, `shard_gradient`.) The training loop adds what DDP and ZeRO-1 do
 # after the backward pass, and the all-gather of ZeRO-1 and ZeRO-2 after the step.
 
 # %%
-loop = "for inputs, targets in batches():\n        carried"
-excerpts.piece(by_hand, loop, "    look()\n    held.look(opt")
+excerpts.piece(by_hand, *PIECES["the loop"])
 
 # %% [markdown]
 # That is all of ZeRO. The program trains each of them with AdamW and with SGD, in float64, and
@@ -106,12 +109,12 @@ claim.equal(
 # %% [markdown]
 # A gradient is complete before it is cut, and a weight while its layer computes. The paper's
 # formulas leave that out.
-
-# %% [markdown]
+#
 # ## Predict
 #
 # Back to the course's model, float32 with AdamW: 4 bytes for the parameter, 4 for its gradient, 8
-# for the two averages.
+# for the two averages. A reduce-scatter and an all-gather each send half as much as an all-reduce:
+# count those that ZeRO-3 needs for a weight and its gradient in one step.
 
 # %%
 guess_one = predict(
@@ -119,21 +122,19 @@ guess_one = predict(
     f"ZeRO-1 on {RANKS} ranks: how many bytes of state does a rank hold for each parameter?",
     unit="bytes",
 )
-guess_one
-
-# %% [markdown]
-# A reduce-scatter and an all-gather each send half as much as an all-reduce. Count those that
-# ZeRO-3 needs for a weight and its gradient in one step.
-
-# %%
 guess_traffic = predict(
     "zero_traffic", "How many times as many numbers as DDP does ZeRO-3 send?", unit="times"
 )
-guess_traffic
+display(guess_one, guess_traffic)
 
 # %% [markdown]
 # Numbers are not bytes. DDP in float32 sends 8 bytes for each parameter: an all-reduce counts
 # twice, 4 bytes each. (All of this times (*N*-1)/*N*, in a ring.)
+#
+# And seconds are not bytes. While one block computes, the next one is gathered, in 16 bits. A
+# forward pass takes 2 FLOP for each parameter and token (lesson 01). Between hosts a ring enters
+# each host once, and NCCL spreads it over all network cards of the host (lesson 04e). Is a number
+# missing from the second question?
 
 # %%
 guess_bytes = predict(
@@ -142,14 +143,6 @@ guess_bytes = predict(
     "How many bytes does it send for each parameter?",
     unit="bytes",
 )
-guess_bytes
-
-# %% [markdown]
-# While one block computes, the next one is gathered, in 16 bits. A forward pass takes 2 FLOP for
-# each parameter and token (lesson 01). Between hosts a ring enters each host once, and NCCL spreads
-# it over all network cards of the host (lesson 04e). Is a number missing from this question?
-
-# %%
 guess_tokens = predict(
     "zero_tokens",
     "Many hosts, each with eight H100s and eight network cards of 50 GB/s. In large products an "
@@ -157,7 +150,7 @@ guess_tokens = predict(
     "the gather of the next block?",
     unit="tokens",
 )
-guess_tokens
+display(guess_bytes, guess_tokens)
 
 # %% [markdown]
 # ## What changes
@@ -248,6 +241,7 @@ same = {**PROVEN, "optimizer": "adamw", "quiet": True}
 # ### Bytes of each kind
 
 # %%
+from bootcamp.costs import model_shapes
 from bootcamp.costs import sharding as theory
 
 display(excerpts.source(theory.rank_bytes))
@@ -445,12 +439,14 @@ claim.equal(
 # ### When are the parameters complete?
 #
 # `trace_step=` records one step, and FSDP2 names its phases in the trace. When is a block complete?
-# And where does a gather begin while *another* block is still complete?
+# And where does a gather begin while *another* block is still complete? The curve below has the
+# memory for it.
 
 # %%
 traced = launch("fsdp", 2, device="cpu", steps=4, global_batch=16, trace_step=2, quiet=True)
 step = diagrams.read_gathers(traced.folder / "ranks" / "0.trace.json")
-plots.show(diagrams.gathers(step, traced))
+units = {layer.name: 4 * sum(layer.numbers) for layer in model_shapes.layers("gpt", "tiny")}
+plots.show(diagrams.gathers(step, traced, units))
 
 # %% [markdown]
 # - In the **forward pass** the blocks become complete one after the other, each for a short time.
@@ -460,7 +456,8 @@ plots.show(diagrams.gathers(step, traced))
 #   freed: FSDP2 **prefetches**, in the reverse of the order that it recorded in the forward pass.
 #   So a rank needs room for the largest unit, and for two with prefetch.
 # - On CPU ranks a gather makes the script wait. On GPUs the script runs ahead, so the next block's
-#   gather is queued while this block computes.
+#   gather is queued while this block computes. Where it does not run ahead far enough,
+#   `set_modules_to_forward_prefetch` names the blocks to gather early.
 #
 # ### When can it be hidden?
 #
@@ -472,7 +469,8 @@ plots.show(diagrams.gathers(step, traced))
 #
 # *P* has dropped out: **larger blocks do not help, more tokens on each rank do.** The backward pass
 # computes twice as much and sends twice as much, a gather and a reduce-scatter, so the condition is
-# the same with gradients in 16 bit; with float32 gradients the backward pass needs 1.5 *F*/*W*.
+# the same with gradients in 16 bit; with float32 gradients the backward pass alone needs 1.5
+# *F*/*W* and the whole step 4/3 *F*/*W*.
 #
 # *F* is the rate while a block computes, here that of an H100's best measured product. An MFU of
 # 40 % is not *F*: it is measured over whole steps, waiting included.
@@ -517,8 +515,7 @@ proofs["FSDP2"][0]
 
 # %% [markdown]
 # Sharding moves numbers to other places and changes none of them.
-
-# %% [markdown]
+#
 # ## Break it
 #
 # `to_empty` leaves memory without values. Many programs initialise it in one loop over the shards.
@@ -535,8 +532,7 @@ check.compare(launch(draws, 2, **sgd), proofs["FSDP2"][0].baseline)
 # nothing can be compared any more. (With the same seed on all ranks it is worse: CPU ranks then
 # draw the same numbers, and a matrix consists of repeated shards. On GPUs DTensor gives each shard
 # its part of one random stream.)
-
-# %% [markdown]
+#
 # ## Exercises
 #
 # ### First: which stage fits?
@@ -580,10 +576,13 @@ print(exercise.check("fully_sharded"))
 #
 # - **The model fits with DDP:** stay with DDP. Nothing here sends fewer numbers, and it is the
 #   simplest to debug.
-# - **The state is a little too large:** ZeRO-1, or ZeRO-2. By the formula they send what DDP
-#   sends. With gradient accumulation ZeRO-1 sends less than ZeRO-2, and holds all gradients.
+# - **The state is a little too large:** ZeRO-1, which by the formula sends what DDP sends. In
+#   Megatron it is called the distributed optimizer, and is the usual partner of tensor and pipeline
+#   parallelism.
 # - **The parameters are too large:** ZeRO-3, in PyTorch FSDP2. Give each rank more than *F*/*W*
-#   tokens, and compare bytes in the types that are sent.
+#   tokens, and compare bytes in the types that are sent. Large programs also compile each block
+#   before they shard it, gather in FP8 (torchao), and pad or choose the dimension that is cut
+#   (`shard_placement_fn`).
 # - **Kept gathered** (`reshard_after_forward=False`) when parameters fit and the link is slow.
 # - **The activations are too large:** not ZeRO. Checkpointing, smaller micro-batches, or tensor
 #   parallelism.

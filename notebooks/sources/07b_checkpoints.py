@@ -8,8 +8,7 @@
 # checkpoint that many ranks have written, resume it on another number of ranks with another
 # strategy, save so that a kill at any moment leaves a good checkpoint, and compute how often to
 # save.
-
-# %% [markdown]
+#
 # ## The question
 #
 # A large training runs for weeks. Machines fail, jobs are preempted, and the next time slot may
@@ -77,8 +76,7 @@ plots.show(diagrams.two_ways_to_save())
 #   folder is synced too. General-purpose buckets of object stores such as S3 have no rename. There
 #   an object that is written *last* marks a complete
 #   checkpoint.
-
-# %% [markdown]
+#
 # ## Predict
 #
 # The tiny GPT is trained with AdamW, in float32.
@@ -171,8 +169,7 @@ excerpts.piece(checkpoints.STATEFUL, "class Training", "torch.manual_seed(0)\nla
 # The loader's state is the state of its generator at the beginning of the epoch, and its position
 # in the epoch. It is the same on all ranks. Each rank has its own generator for dropout, so that
 # one's name has the rank's number.
-
-# %% [markdown]
+#
 # ## Run it
 #
 # A relay, five steps for each runner: FSDP on **4 ranks**, a pipeline on **2**, tensor parallelism
@@ -277,8 +274,7 @@ plots.show(diagrams.pieces(NAME.removeprefix("model."), tuple(index[NAME].size),
 # parallelism splits this one by its inputs, the columns of the stored weight (lesson 06c). Each
 # reader had other cuts than the writer, and DCP put the pieces together. When the checkpoint was
 # written, nobody had to know who would read it.
-
-# %% [markdown]
+#
 # ### What a save costs
 #
 # `--save-async` *copies* the state, so that training may change it, and a thread writes the copy.
@@ -323,8 +319,7 @@ Table(rows, "Time to write a training state, by formula")
 
 # %% [markdown]
 # That is the reason for parts: a cluster waits seconds, not minutes.
-
-# %% [markdown]
+#
 # ### How often?
 #
 # Save too often, and saving takes much time. Save too rarely, and a failure loses much work: on
@@ -343,8 +338,7 @@ plots.show(diagrams.lost_time([1, 10, 60, 600], FAILURES, RESTART))
 # %% [markdown]
 # The curves are flat near their lowest point. A faster save pays twice: it costs less, *and* it may
 # be done more often. The restart is a floor under all curves.
-
-# %% [markdown]
+#
 # ## Prove it
 #
 # Equal losses say nothing about the last step's update, which comes after the last loss. So the
@@ -405,8 +399,7 @@ check.same_training(again, undisturbed)
 # %% [markdown]
 # A name that begins with a dot and ends in `.part` is a save that was interrupted. Steps that were
 # done but not yet saved were done again, with the same result.
-
-# %% [markdown]
+#
 # ### Common mistakes
 #
 # **Saving the model and not the optimizer.** Take a good file, remove the optimizer's state, and
@@ -475,8 +468,7 @@ print(checkpoints.read_refusal(PLACE, "cpu", 1, steps=20, resume=PLACE / "missin
 #
 # **Another model.** A checkpoint should say which model it belongs to. Without such a check,
 # parameters whose names match by chance are loaded, and the rest stays as it was initialised.
-
-# %% [markdown]
+#
 # ## Exercises
 #
 # ### First: which one is good?
@@ -539,8 +531,7 @@ print(exercise.check("save_for_good"))
 # `exercise.solution("save_for_good")` shows a solution as a diff against your script. The question
 # after it: *your function leaves something behind when it is killed. What, and who should remove
 # it?*
-
-# %% [markdown]
+#
 # ## When to use it and when not
 #
 # - **One file, written by rank 0:** while ranks hold complete models and the state is small. It is
@@ -556,8 +547,7 @@ print(exercise.check("save_for_good"))
 #   in parts.
 # - Always **test the resume**, by killing. A checkpoint that nobody has ever resumed is only a
 #   hope.
-
-# %% [markdown]
+#
 # ## Sources
 #
 # - J. W. Young: *A first order approximation to the optimum checkpoint interval.* Communications of

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07c DeepSpeed: ZeRO as a configuration
 #
-# **30 minutes**, on any machine, after lesson 07. The ranks are CPU cores, even where there are
+# **27 minutes**, on any machine, after lesson 07. The ranks are CPU cores, even where there are
 # GPUs: this lesson counts and compares. Without DeepSpeed its cells do nothing, and say so.
 #
 # After this lesson you can read a DeepSpeed configuration; say what its stages hold and what they

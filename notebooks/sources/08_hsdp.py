@@ -59,8 +59,7 @@ lab.five_megabytes("200mbit")
 # Rank 1 is on the same host, and nothing went over `eth0`. The others were reached through it, in
 # the time that the rate allows: 40 million bits at 200 million a second. (`eth0` counts a little
 # more than 5 MB: each packet has headers.)
-
-# %% [markdown]
+#
 # ### What crosses the link
 #
 # Collectives over all ranks run along a **ring** (lesson 04). Wherever the ring leaves a host, all
@@ -100,8 +99,7 @@ Table(rows, "2 hosts of 2 ranks, all numbers equally wide: what a host sends in 
 # Read the columns separately. Of the strategies that send full-width numbers, HSDP sends least over
 # the link. Inside the host it sends *most*. Which is faster depends on what a byte on the link
 # costs, compared with one inside.
-
-# %% [markdown]
+#
 # ## Predict
 #
 # The first is about the lab. The second is about a cluster, and about bytes alone. The third is
@@ -158,8 +156,7 @@ script_diff("hsdp")
 # an eighth of the parameters on each rank after the forward pass, so that the second gather stays
 # inside a host of eight. The state stays sharded over all ranks; the first gather and the gradients
 # cross the link.
-
-# %% [markdown]
+#
 # ## Run it
 #
 # Each trial is a `launch("hsdp", 4, shard=2, hosts=2, link=...)` of a few steps. First the link is
@@ -322,8 +319,7 @@ Table(rows, "7 billion parameters, 16 hosts of 8 GPUs, NCCL: GB that a host send
 # Does it matter? The published step was computed on A100s: compare it with the links of A100s. On
 # the slowest, FSDP's bytes alone take longer than the step. On the others they must hide behind the
 # computation, and a smaller batch makes the step shorter, but not its bytes.
-
-# %% [markdown]
+#
 # ## Prove it
 
 # %%
@@ -388,8 +384,7 @@ Table(rows, "Sent by one rank in one step, by formula, blocks only")
 # result. FSDP gathers the next block's parameters while this one is computed. So the tensor axis
 # gets the fastest link, and the data axis may cross the network. A third axis is possible: replicas
 # of all that, as in HSDP. Lesson 08d computes when a link decides.
-
-# %% [markdown]
+#
 # ## Break it
 #
 # ### First: rows across hosts
@@ -447,8 +442,7 @@ print(refused.summary["error"]["message"])
 # a DTensor. Fortunately it fails: ranks hold *different* parts, and with rank 0's everywhere half
 # of the model would be gone. Hybrid sharding averages over the replicas **by itself**. (And if you
 # pass no mesh at all, `fully_shard` shards over all ranks: FSDP, and no error.)
-
-# %% [markdown]
+#
 # ## Exercises
 #
 # ### First: who is in my row?
@@ -518,8 +512,7 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 # be averaged. A row of two hosts sends most of all: the gathering crosses the link, *and* the
 # averaging. With 128 there is one copy, and nothing to average between copies: FSDP. So take an
 # NVLink domain as a row. If the model needs more, compare with FSDP before you take two.
-
-# %% [markdown]
+#
 # ## When to use it and when not
 #
 # **Use HSDP** when
@@ -538,8 +531,7 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 #
 # **Before you run**: print the mesh by host; let a row be an NVLink domain; compute the bytes on
 # your link, with the width of each number, and divide by its rate.
-
-# %% [markdown]
+#
 # ## Sources
 #
 # - Zhao et al., *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, 2023,

@@ -7,8 +7,7 @@
 # After this lesson you can explain what a mixture of experts computes, divide its experts over
 # ranks with two all-to-alls, count their bytes, give the experts' gradients the right scale, and
 # measure and repair what happens when all tokens want the same expert.
-
-# %% [markdown]
+#
 # ## The question
 #
 # Models get better with more parameters. But in all models so far each token passes through *every*
@@ -176,8 +175,7 @@ script_diff("ep")
 #   of all ranks came here, and their gradients were added up.
 # - Saving: each rank writes its experts under their names in the complete model, so any script on
 #   any number of ranks can load them (lesson 07b).
-
-# %% [markdown]
+#
 # ## Run it
 #
 # A variant that also counts the collectives of one step, with both optimizers. Each run is compared
@@ -432,8 +430,7 @@ proof
 # baseline. It is due to DDP that the ranks agree at all: `balance` is a buffer, and DDP copies rank
 # 0's buffers to all ranks before each forward pass. Rank 1's counts are ignored.
 # </details>
-
-# %% [markdown]
+#
 # ## Exercises
 #
 # ### First: what travels where
@@ -489,8 +486,7 @@ print(exercise.check("experts_over_ranks"))
 #
 # Expert parallelism needs no ranks of its own: it uses the data-parallel ones. The rest of the
 # model can be sharded over the same ranks, and split by a pipeline (lesson 06b).
-
-# %% [markdown]
+#
 # ## Sources
 #
 # - Lepikhin et al., *GShard: Scaling Giant Models with Conditional Computation and Automatic

@@ -8,8 +8,7 @@
 # After this lesson you can lay out a mesh of three axes and say what each rank holds and sends
 # along each of them, shard the stages of a pipeline, say how grouped-query attention limits tensor
 # parallelism, and find bugs of composed strategies that train, and train the wrong thing.
-
-# %% [markdown]
+#
 # ## The question
 #
 # The largest trainings use several axes at once. Llama 3 405B was trained on 16,384 GPUs: each

@@ -71,7 +71,7 @@ try:
     model = build_sharded(args)
     said["held"] = sum(p.to_local().nbytes for p in model.parameters())
 except RuntimeError as error:
-    said["error"] = str(error).partition("] ")[2][:60]
+    said["error"] = str(error).partition("Allocator: ")[2].partition(". Err")[0]
 said["grown"] = machine.process_peak_bytes() - before
 print(json.dumps(said))
 dist.barrier()

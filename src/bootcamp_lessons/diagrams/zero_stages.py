@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -127,22 +128,36 @@ def read_gathers(path: Path) -> dict:
 
 
 @styled
-def gathers(step: dict, run: Run) -> Figure:
-    """Draw when each group of read_gathers is gathered, complete and reduced."""
-    groups = step["groups"]
+def gathers(step: dict, run: Run, sizes: dict[str, float]) -> Figure:
+    """Draw when each unit is gathered, complete and reduced, and the bytes that are complete.
+
+    step: of read_gathers. sizes: bytes of each unit, complete; a root without any is left out.
+    """
+    groups = {_spell_group(name): spans for name, spans in step["groups"].items()}
+    groups = {name: spans for name, spans in groups.items() if name in sizes}
     title = "One step of FSDP on rank 0: a line for each unit"
-    figure, axes = begin(title, 2.6 + 0.5 * len(groups))
-    for row, spans in enumerate(groups.values()):
+    panels = {"nrows": 2, "sharex": True, "height_ratios": (3, 1.4)}
+    figure, (axes, below) = begin(title, 4.4 + 0.5 * len(groups), **panels)
+    changes = []
+    for row, (name, spans) in enumerate(groups.items()):
+        changes += [(start, sizes[name]) for phase, start, _ in spans if phase == "all-gather"]
+        changes += [(end, -sizes[name]) for phase, _, end in spans if phase == "complete"]
         for phase, start, end in sorted(spans, key=lambda span: span[0] != "complete"):
             high = 0.8 if phase == "complete" else 0.56
             bar(axes, row, end - start, PHASES[phase], start, height=high)
-    rows(axes, [_spell_group(name) for name in groups])
-    axes.set(xlim=(0, None), xlabel="milliseconds since the step began")
+    rows(axes, list(groups))
+    moments, steps = zip(*sorted(changes), strict=True)
+    complete = [size / 1e3 for size in accumulate(steps)]
+    below.step([0, *moments], [0, *complete], where="post", color=BLACK, linewidth=2)
+    below.axhline(sum(sizes.values()) / 1e3, color=PALE, linestyle=":")
+    below.set(xlim=(0, None), ylim=(0, None), ylabel="kB complete\n(dotted: all)")
+    below.set_xlabel("milliseconds since the step began")
     legend(figure, handles(PHASES))
     says = ", ".join(
-        f"{_spell_group(name)} {sum(phase == 'all-gather' for phase, *_ in spans)} times"
+        f"{name} {sum(phase == 'all-gather' for phase, *_ in spans)} times"
         for name, spans in groups.items()
     )
+    says += f"; at most {max(complete):,.0f} kB are complete at once"
     notes = ("The head stays gathered. Waiting for other ranks is included.",)
     return finish(figure, (run,), f"All-gathers in a step of {run.label}: {says}.", notes)
 
