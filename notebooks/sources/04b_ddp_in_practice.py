@@ -30,7 +30,7 @@ from bootcamp import (
     warm_up,
 )
 from bootcamp_lessons import ddp_practice
-from bootcamp_lessons.excerpts import SNIPPETS, parse_printed, show_snippet
+from bootcamp_lessons.excerpts import SNIPPETS, list_epochs, parse_printed, piece, show_snippet
 
 warm_up()  # loads PyTorch in the background
 RANKS = max(2, min(8, default_ranks()))
@@ -50,14 +50,15 @@ two = {"ranks": 2, "quiet": True}
 # | accumulation | `no_sync()` for all but the last part | only the sum needs to travel |
 # | `GradScaler` | `scaler.step` after `backward()` | an infinity is averaged: all ranks see it |
 # | `torch.compile` | on a model with a forward of its own | the compiler skips torch's own |
+# | texts of unequal length | before `backward()` | a mean of means weighs tokens unequally |
 # | evaluation | `model.module`, sums and counts | ranks may have unequally many batches |
 # | a checkpoint | `model.module` on rank 0, then a barrier | no `module.` in names, no half file |
 
 # %% [markdown]
 # ## Predict
 #
-# 1. 41 held-out samples, in five batches of 8 and a last one of 1. Somebody takes the mean of each
-#    batch, and the mean of the six means.
+# 1. One process evaluates 41 held-out samples, in five batches of 8 and a last one of 1. Somebody
+#    takes the mean loss of each batch, and the mean of the six means.
 # 2. A module returns a tuple, a dictionary, or an object of a class of its own. DDP gets no option,
 #    `find_unused_parameters=True`, or `static_graph=True`. That makes nine programs. All parameters
 #    are used in all of them.
@@ -65,10 +66,10 @@ two = {"ranks": 2, "quiet": True}
 #    `set_epoch`.
 
 # %%
-guess_weight = predict(
-    "ddp_in_practice_weight",
-    "1. How many times as much as any of the first 40 samples does the last one count?",
-    unit="times",
+guess_mean = predict(
+    "ddp_in_practice_mean",
+    "1. By how many percent does that differ from the mean loss of the 41 samples?",
+    unit="%",
 )
 guess_outputs = predict(
     "ddp_in_practice_outputs",
@@ -78,7 +79,7 @@ guess_outputs = predict(
 guess_seen = predict(
     "ddp_in_practice_seen", "3. How many different samples does rank 0 train on?", unit="samples"
 )
-display(guess_weight, guess_outputs, guess_seen)
+display(guess_mean, guess_outputs, guess_seen)
 
 # %% [markdown]
 # ## What changes
@@ -91,18 +92,38 @@ display(guess_weight, guess_outputs, guess_seen)
 show_snippet("ddp_boilerplate.py")
 
 # %% [markdown]
+# - `torch.accelerator` is `torch.cuda` for whatever this torch was built for: NVIDIA's, AMD's,
+#   Intel's GPUs. The course's own scripts know `cuda` and `cpu`.
 # - `LOCAL_RANK` counts within a host. `rank % torch.cuda.device_count()`, in many older programs,
 #   is the same only while every host has as many ranks as GPUs and the launcher fills them in
 #   order.
-# - `set_device` decides what "cuda" without a number means. Without it every rank's `.cuda()` goes
-#   to GPU 0, which holds all the models.
+# - `set_device_index` (or `torch.cuda.set_device`) decides what "cuda" without a number means.
+#   Without it every rank's `.cuda()` goes to GPU 0, which holds all the models.
 # - `device_id=` ties the group to the GPU: NCCL connects at once, so that a fault shows here and
 #   not in the first step, and `barrier()` need not guess a device.
 # - `device_ids=[local_rank]` is the device of the wrapped module; DDP moves inputs there. On a CPU
 #   module it raises. `None` is right for CPU ranks, and for a module on several devices.
-# - In the wrapper's `state_dict()` names begin with `module.`, in the model's they do not.
-
-# %% [markdown]
+# - In the wrapper's `state_dict()` names begin with `module.`, in the model's they do not. A file
+#   with the prefix is repaired by `nn.modules.utils.consume_prefix_in_state_dict_if_present`.
+#
+# ### The data
+#
+# The course's scripts draw batches that depend on the seed and the step alone. Most programs read a
+# dataset with a `DataLoader`; a `DistributedSampler` gives each rank its share of every **epoch**,
+# one pass through the dataset:
+#
+# ```python
+# sampler = DistributedSampler(dataset, world, rank, shuffle=True)
+# loader = DataLoader(dataset, batch_size=global_batch // world, sampler=sampler)
+# for epoch in range(epochs):
+#     sampler.set_epoch(epoch)
+#     for inputs, targets in loader:
+#         ...
+# ```
+#
+# `batch_size` is a *rank's* batch. The sampler shuffles by a seed and the epoch, the same on all
+# ranks, and each rank takes every *N*-th of the result. `set_epoch` tells it which epoch it is.
+#
 # ### In the loop
 #
 # A module that returns a tuple with a dictionary in it, a compiler, and clipping:
@@ -121,15 +142,12 @@ script_diff("ddp_in_practice")
 # The boilerplate on two CPU ranks.
 
 # %%
-boilerplate = parse_printed(launch(SNIPPETS / "ddp_boilerplate.py", **two))
-assert all(row["loads rank 0's parameters"] and row["prefix removed"] for row in boilerplate)
-for name, value in boilerplate[1].items():
-    print(f"{name}: {value}")
+boilerplate = launch(SNIPPETS / "ddp_boilerplate.py", **two)
+print(boilerplate.output(0) + boilerplate.output(1))
 
 # %% [markdown]
-# Each rank began with parameters of its own and loaded those of rank 0. A file that somebody saved
-# with the prefix is repaired by `nn.modules.utils.consume_prefix_in_state_dict_if_present`. On GPUs
-# load with `map_location=device`: otherwise every rank loads the tensors onto rank 0's GPU.
+# Each rank began with parameters of its own and loaded those of rank 0. On GPUs load with
+# `map_location=device`: otherwise every rank loads the tensors onto rank 0's GPU.
 
 # %% [markdown]
 # ## Read the measurement
@@ -150,8 +168,8 @@ table
 
 # %%
 by_way = {(row["way"], row["ranks"]): row for row in table.rows}
-weights = [1 / (6 * size) for size in (8, 1)]  # of a sample, in a mean of six means
-print(guess_weight.score(weights[1] / weights[0], within=0, how="By formula"))
+of_means, of_samples = (by_way[way, 1]["loss"] for way in ("mean of means", "sums"))
+print(guess_mean.score(100 * abs(of_means / of_samples - 1)))
 assert by_way["sums", 3]["accuracy"] == by_way["sums", 1]["accuracy"]
 claim.equal(
     "ddp_sums_evaluate_exactly",
@@ -171,7 +189,8 @@ claim.larger(
 )
 
 # %% [markdown]
-# The sampler makes the shares equal by dealing a sample twice: 42 are evaluated. Counts are whole
+# The last sample is a sixth of the mean of means. And the sampler makes the shares equal by dealing
+# samples twice (`drop_last=True` leaves some out instead): here 42 are evaluated. Counts are whole
 # numbers, so their sum is exact in any order. A sum of losses is not: floating-point addition
 # depends on the order. Here each *batch* has a place of its own in a vector, the other ranks have
 # 0 there, and every rank adds the places up in one order. If 1e-7 does not matter, two numbers
@@ -180,6 +199,22 @@ claim.larger(
 # Evaluate `model.module`: the wrapper's forward pass may send buffers, such as BatchNorm's
 # statistics, and a rank with one batch more would wait for the others. Perplexity, F1 and the like
 # are *functions* of sums: reduce the sums, then apply the function.
+#
+# ### Ranks with unequally many tokens
+#
+# The same mean of means can be in the *training*. Texts differ in length, the rest is padding, and
+# each rank takes the mean over its own tokens; then DDP averages. Here rank 0 has 232 tokens and
+# rank 1 has 40. All-reduce the count, and divide the *sum* of the losses by all tokens / ranks:
+
+# %%
+display(piece(SNIPPETS / "ddp_tokens.py", "own = ", "found ="))
+weighed = parse_printed(launch(SNIPPETS / "ddp_tokens.py", **two))
+assert all((row["gradient off"] < 1e-9) == (row["divided by"] != "own tokens") for row in weighed)
+Table(weighed, "The averaged gradient against that of one process")
+
+# %% [markdown]
+# With its own mean a token of rank 1 counts 232/40 = 5.8 times as much as one of rank 0, and the
+# error is as large as the gradient. With micro-batches, count the tokens of all of them first.
 
 # %% [markdown]
 # ### What a module may return
@@ -240,8 +275,9 @@ claim.equal(
 #
 # Torch's compiler turns a forward pass into a graph. If that were one graph, its backward pass
 # would hand over all gradients at the end, and DDP could overlap nothing. So while DDP runs, the
-# compiler cuts the graph where DDP's buckets end (`torch._dynamo.config.optimize_ddp`). Four layers
-# of 1 MiB, buckets of 1 and then 2 MiB:
+# compiler cuts the graph where DDP's buckets end (`torch._dynamo.config.optimize_ddp`; its value
+# "python_reducer" lets compiled autograd trace the all-reduces instead). Four layers of 1 MiB,
+# buckets of 1 and then 2 MiB:
 
 # %%
 orders = parse_printed(launch(SNIPPETS / "ddp_compile.py", **two))
@@ -267,14 +303,13 @@ claim.larger(
 # %% [markdown]
 # ### Accumulation and `no_sync`
 #
-# If the activations of a rank's share do not fit into memory, cut the share into **micro-batches**:
-# forward and backward pass for each, gradients add up, one optimizer step at the end. Under plain
-# DDP every backward pass averages, though only the sum matters. `model.no_sync()` switches that off
-# for all but the last micro-batch. The *forward pass* must be inside it too: that is where DDP
-# decides.
+# With gradient accumulation a share is cut into micro-batches, whose gradients add up (lesson 02b).
+# Under plain DDP each backward pass averages, though only the sum matters. `model.no_sync()`
+# switches that off for all but the last micro-batch. The *forward pass* must be inside it too: that
+# is where DDP decides.
 
 # %%
-script_diff(ddp_practice.ACCUMULATE, parent="ddp")
+display(piece(ddp_practice.ACCUMULATE, "for micro in range", "loss +="))
 
 # %%
 line = "synchronise = nullcontext() if last else model.no_sync()"
@@ -294,13 +329,12 @@ claim.equal(
 )
 
 # %% [markdown]
-# BatchNorm and `convert_sync_batchnorm` are in lesson 04d.
-#
 # ## Prove it
 #
 # The baseline is one process that clips, too. First the script as above: compiled, clipped, with a
 # tuple. The last line of its output counts the graphs, since a compiler that does nothing would
-# pass as well. Then accumulation with `no_sync`, in three parts, clipped once.
+# pass as well. (One: this model fits into one bucket.) Then accumulation with `no_sync`, in three
+# parts, clipped once.
 
 # %%
 settings = {name: value for name, value in ddp_practice.FLAGS.items() if name != "quiet"}
@@ -321,25 +355,13 @@ for script, own in practice:
 #
 # ### A sampler that is not told the epoch
 #
-# The course's scripts draw batches that depend on the seed and the step alone. Most programs read a
-# dataset with a `DataLoader`; a `DistributedSampler` gives each rank its share of every **epoch**,
-# one pass through the dataset.
-
-# %%
-loading = SNIPPETS / "ddp_with_dataloader.py"
-script_diff(loading, parent="ddp")
-
-# %% [markdown]
-# `batch_size` is a *rank's* batch. The sampler shuffles by a seed and the epoch, the same on all
-# ranks, and each rank takes every *N*-th of the result. `set_epoch` tells it which epoch it is. Two
-# ranks train three epochs on 127 samples, which cannot be shared equally; then the same without
+# Two ranks train three epochs on 127 samples, which cannot be shared equally; then the same without
 # `set_epoch`. What harm does that do?
 
 # %% tags=["nbval-check-output"]
-from bootcamp_lessons.excerpts import list_epochs
-
-epochs = {"device": "cpu", "steps": 12, "global_batch": 32, "samples": 127, **two}
+loading = SNIPPETS / "ddp_with_dataloader.py"
 forgot = variant(loading, "ddp_forgot_set_epoch", {"sampler.set_epoch(epoch)": "pass"})
+epochs = {"device": "cpu", "steps": 12, "global_batch": 32, "samples": 127, **two}
 told, forgotten = (launch(script, **epochs) for script in (loading, forgot))
 print(list_epochs(told, caption="with set_epoch"), "\n")
 print(list_epochs(forgotten, caption="without set_epoch"))
@@ -353,10 +375,6 @@ guess_seen.score(len({i for ids in forgotten.ranks[0]["sample_ids"] for i in ids
 # The sampler shuffles with the same seed in every epoch: the same batches in the same order, and
 # each rank sees only its own half of the data, always. Nothing fails and the loss falls. It shows
 # only in the ids, so look at them once in each new program.
-#
-# The sample that is trained twice: the sampler repeats samples until all ranks have equally many,
-# because each must take part in every collective. (`drop_last=True` leaves some out instead.) In an
-# *evaluation* the repeated samples count twice.
 # </details>
 
 # %% [markdown]
@@ -404,10 +422,10 @@ print(exercise.check("clip_over_ranks", clip_over_ranks))
 # - **`find_unused_parameters`, `static_graph`**: only with outputs that DDP can look into.
 # - **Clipping**: after `backward()`, and after the last micro-batch. Sharded models need the norm
 #   of all shards (lesson 13).
-# - **Evaluation**: sums and counts; a `DistributedSampler` without `drop_last` deals samples twice.
+# - **Means**: divide once, over ranks too: tokens in training, samples in evaluation.
 # - **`torch.compile`**: count the graphs once; in place, if checkpoints go to other programs.
 #
-# **Do not** trust that a program which ends is right: four of the faults above raise nothing.
+# **Don't assume** that a program that finishes is right: most of the faults above raise nothing.
 #
 # ## Sources
 #

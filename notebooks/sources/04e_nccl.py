@@ -51,7 +51,9 @@ DEVICE = "cuda" if gpu_count() >= RANKS else "cpu"
 #   hosts the network card can fetch from GPU memory itself (**GPUDirect RDMA**, where hardware and
 #   drivers have it).
 # - It builds several rings and trees at the same time, called channels, and chooses algorithm and
-#   protocol by size.
+#   protocol by size. Where the hardware can add on the way, a rank sends its numbers only once: in
+#   the NVLink switches of a host (**NVLS**), in the switches of an InfiniBand network (**SHARP**).
+#   For all-gathers and reduce-scatters over many hosts it has PAT, another tree.
 
 # %%
 plots.show(diagrams.two_hosts())
@@ -59,7 +61,7 @@ plots.show(diagrams.two_hosts())
 # %% [markdown]
 # *One* ring over two hosts crosses the slow link once in each direction, however many GPUs a host
 # has. NCCL makes several rings and gives each a network card of its own: with eight cards, eight
-# times the rate.
+# times the rate. Clusters wire card *k* of each host to the same switch, a **rail**.
 #
 # `nvidia-smi topo -m` prints how a host's parts are connected, as a matrix: `NV#` is NVLink, `PIX`
 # and `PXB` are PCIe bridges, `PHB` the CPU's own PCIe, `NODE` and `SYS` cross inside and between
@@ -154,12 +156,14 @@ print(f"one bucket of 25 MiB: {1e3 * fitted.predict(25 * 2**20):.1f} ms, by the 
 #   instead, to find out whether they are the cause.
 # - `NCCL_P2P_DISABLE=1`: no direct access between the GPUs of a host. If it helps against a hang,
 #   the fault is below NCCL (often PCIe settings or virtualisation).
-# - `NCCL_ALGO=Ring` (or `Tree`), `NCCL_PROTO=Simple` force an algorithm and a protocol, to compare.
+# - `NCCL_ALGO=Ring` (`Tree`, `NVLS`, ...), `NCCL_PROTO=Simple` force an algorithm and a protocol,
+#   to compare.
 #
 # The last three are for finding faults. A forgotten `NCCL_P2P_DISABLE=1` slows every later run
 # down, and only `NCCL_DEBUG=INFO` shows it.
 #
-# Torch's own: `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any backend.
+# Torch's own: `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any backend, and
+# `CUDA_LAUNCH_BLOCKING=1` makes a GPU's error show in its own line (lesson 02).
 # `TORCH_FR_BUFFER_SIZE` is the number of collectives that torch's flight recorder (see *a job that
 # has died*, below) keeps, 2000 by default.
 
@@ -287,8 +291,8 @@ ddp_practice.table_paces(paced)
 # ### Third: a rank that never comes
 #
 # Rank 1 of three sleeps before a backward pass. The others wait in an all-reduce, and their stacks
-# look alike. Torch's flight recorder keeps each rank's last collectives; the launcher has asked all
-# ranks for theirs before it ended them.
+# look alike. Torch's **flight recorder** keeps the last collectives of each rank: which, of what
+# size, called in which line. The launcher has asked all ranks for theirs before it ended them.
 
 # %%
 from bootcamp.launcher import hang
@@ -298,13 +302,14 @@ assert (hung.kind, hung.ranks) == ("missing", (1,)), hung.sentence
 hung
 
 # %% [markdown]
-# A rank that is alive shows more: `py-spy dump --pid` prints its stack.
+# A rank that is alive shows more: `py-spy dump --pid` prints its stack. For all ranks at once,
+# `torch.distributed.debug.start_debug_server()` (experimental; it needs aiohttp and Jinja2) serves
+# stacks and flight recorders as a page, on port 25999 of rank 0's host.
 #
 # ### Fourth: a job that has died
 #
-# After a timeout there is no process left to ask. Torch's **flight recorder** keeps the last
-# collectives of each rank: which, of what size, called in which line. With NCCL it is on by
-# default, and torch's watchdog writes a file for each rank when a collective times out
+# After a timeout there is no process left to ask. With NCCL the flight recorder is on by default,
+# and torch's watchdog writes a file for each rank when a collective times out
 # (`TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_FR_DUMP_TEMP_FILE`). With gloo it records too, but not
 # whether a collective has ended, and the script has to write the files. `torchfrtrace FOLDER`,
 # which comes with torch, compares them.
