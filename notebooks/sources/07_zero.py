@@ -30,8 +30,7 @@ rows = [{"rank": rank, **sharding_tables.read_memory(ddp, rank)} for rank in ran
 Table(rows, "DDP, bytes of each rank, counted from live tensors")
 
 # %% [markdown]
-# Four copies, and after each step they hold the same *numbers*: every rank applies the same mean
-# gradient to the same parameters.
+# Four copies, and after each step they hold the same *numbers*.
 #
 # **ZeRO** stands for *zero redundancy optimizer* (Rajbhandari et al., 2019). Of what is equal on
 # all ranks, each keeps a part, its **shard**, and asks the others when it needs the rest.
@@ -85,9 +84,8 @@ excerpts.piece(by_hand, *PIECES["the hooks"])
 excerpts.piece(by_hand, *PIECES["the loop"])
 
 # %% [markdown]
-# That is all of ZeRO. The program trains each of them with AdamW and with SGD, in float64, and
-# compares with one process that shards nothing. The table shows the most that rank 0 held at any
-# moment of a step.
+# That is all of ZeRO. The program compares each stage with one process that shards nothing, in
+# float64. The table shows the most that rank 0 held at any moment of a step.
 
 # %%
 hand = excerpts.parse_printed(launch(by_hand, RANKS, device="cpu", quiet=True))
@@ -224,8 +222,7 @@ claim.equal(
 # %% [markdown]
 # ## Run it
 #
-# Each strategy runs with both optimizers and is compared with one process. We measure the runs with
-# AdamW.
+# Each strategy runs with both optimizers; we measure the runs with AdamW.
 
 # %%
 proofs = {
@@ -268,8 +265,7 @@ claim.equal(
 )
 
 # %% [markdown]
-# The black mark in the figure is the formula's sum of the three kinds of state. Look at the grey
-# part.
+# The black mark is the formula's sum of the three kinds of state. Look at the grey part.
 
 # %%
 counted = {name: sharding_tables.read_memory(run) for name, run in runs.items()}
@@ -278,8 +274,7 @@ plots.show(diagrams.rank_memory(counted, sums, list(runs.values())))
 
 # %% [markdown]
 # **ZeRO does not shard activations.** They belong to a rank's own samples, so nothing is stored
-# twice. (FSDP2's grey part is a little longer, because the gathered head is counted there.) For
-# activations there are checkpointing, smaller micro-batches (lesson 02b) and tensor parallelism
+# twice. For them there are checkpointing, smaller micro-batches (lesson 02b) and tensor parallelism
 # (06c).
 #
 # ### The published figure
@@ -431,10 +426,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# The clipped run follows a clipped baseline, losses and parameters. Without that proof these faults
-# could go unnoticed: losses of micro-batches that are not divided, a norm of local shards, a
-# reduction with the wrong micro-batch. Clipping even hides a wrong scale of the gradients, as AdamW
-# does.
+# The clipped run follows a clipped baseline, losses and parameters. Without that proof losses of
+# micro-batches that are not divided, or a norm of local shards, could go unnoticed.
 #
 # ### When are the parameters complete?
 #
@@ -485,10 +478,9 @@ guess_tokens.score(F / W, how="By formula")
 
 # %% [markdown]
 # The eight cards together bring nearly as much as NVLink inside a host. A host with one such card
-# needs eight times as many tokens. (So does traffic in which each GPU uses only its own card:
-# the all-to-all of lesson 08b.) Lesson 08 draws the condition with published runs. With fewer
-# tokens the GPUs wait: FSDP over very many ranks with a fixed global batch slows down, and over a
-# slow network HSDP (lesson 08) gathers inside the host.
+# needs eight times as many tokens. Lesson 08d asks the same of every axis, with published runs.
+# With fewer tokens the GPUs wait: FSDP over very many ranks with a fixed global batch slows down,
+# and over a slow network HSDP (lesson 08) gathers inside the host.
 #
 # While everything fits, what is the case for DDP? It sends fewer numbers in the same type, and its
 # all-reduce is needed by the end of the step, not before each block.
@@ -528,10 +520,9 @@ draws = variant("fsdp", "fsdp_draws", {"models.initialise(model, args)": own})
 check.compare(launch(draws, 2, **sgd), proofs["FSDP2"][0].baseline)
 
 # %% [markdown]
-# It trains. But two ranks begin with a different model than four, and neither is the baseline's:
-# nothing can be compared any more. (With the same seed on all ranks it is worse: CPU ranks then
-# draw the same numbers, and a matrix consists of repeated shards. On GPUs DTensor gives each shard
-# its part of one random stream.)
+# It trains. But two ranks begin with a different model than four, and neither is the baseline's.
+# (With the same seed on all ranks it is worse: CPU ranks then draw the same numbers, and a matrix
+# consists of repeated shards. On GPUs DTensor gives each shard its part of one random stream.)
 #
 # ## Exercises
 #

@@ -42,24 +42,21 @@ QUIET = {**SAME, "quiet": True}
 #   gradient and of its square) and a count of steps; for SGD with momentum one number;
 # - the **step**, from which schedules and data continue.
 #
-# In the course's scripts the batch is a function of (seed, step), and no model uses random numbers
-# while it trains, so this is all. Real programs also save the position of the data loader, the
+# In the course's scripts this is all. Real programs also save the position of the data loader, the
 # random number generators of every rank if there is dropout (a program below does both), the
 # learning-rate schedule, and the scale of a gradient scaler (lesson 02b). Forget one, and the run
 # continues as a *different* run.
 #
 # ### One file, or parts
 #
-# With DDP every rank has the complete state, so rank 0 writes **one file**. With sharded ranks, you
-# can *gather* everything on rank 0: one machine then needs memory for the complete state, one disk
-# writes it, and all others wait. Or **every rank writes its own part** at the same time, plus an
-# index that says where in the full tensors each piece belongs. With that index a checkpoint
-# outlives its strategy: a reader asks for the pieces that *it* needs.
+# With DDP rank 0 can write **one file**. With sharded ranks it would have to *gather* everything:
+# one machine needs memory for it, one disk writes it, and all others wait. Or **every rank writes
+# its own part** at the same time, plus an index that says where in the full tensors each piece
+# belongs. With it a checkpoint outlives its strategy: a reader asks for the pieces that *it* needs.
 #
 # ### Good at every moment
 #
-# Writing takes time, and a process can die while it writes. Look for the moment at which nothing
-# good is left.
+# A process can die while it writes. Look for the moment at which nothing good is left.
 
 # %%
 from bootcamp import plots
@@ -137,12 +134,10 @@ for line in strategies.SCRIPTS["fsdp"].path.read_text().splitlines():
 
 # %% [markdown]
 # `load` returns the step to begin with. `save` is called by **every rank** in every step, and
-# decides whether a save is due. The flags are `--save PATH`, `--save-every N`, `--save-async` and
-# `--resume PATH`.
+# decides whether a save is due.
 #
 # Behind it is `torch.distributed.checkpoint`, **DCP** for short. It takes a nested dictionary in
-# which a rank's part of a tensor is a DTensor, a tensor that knows its place in the full one. The
-# rest is ours: the call, and what happens to the folder.
+# which a rank's part of a tensor is a DTensor, a tensor that knows its place in the full one.
 
 # %%
 from bootcamp.train import sharded_checkpoint
@@ -166,9 +161,9 @@ excerpts.source(sharded_checkpoint.write, sharded_checkpoint._publish)
 excerpts.piece(checkpoints.STATEFUL, "class Training", "torch.manual_seed(0)\nlayers")
 
 # %% [markdown]
-# The loader's state is the state of its generator at the beginning of the epoch, and its position
-# in the epoch. It is the same on all ranks. Each rank has its own generator for dropout, so that
-# one's name has the rank's number.
+# The loader's state, its generator at the beginning of the epoch and its position in it, is the
+# same on all ranks. Each rank has its own generator for dropout, so that one's name has the rank's
+# number.
 #
 # ## Run it
 #
@@ -192,7 +187,7 @@ plots.show(diagrams.resumed_losses(baseline, [*relay.values()], [*relay], title)
 
 # %% [markdown]
 # The distance from the run that never stopped does not jump where the relay changes hands. It is
-# the rounding of sums whose terms are added in a different order.
+# rounding.
 #
 # Now the small program, with dropout and shuffled epochs, on 2 ranks with FSDP: eight steps in one
 # run, and then three steps, followed by the other five in new processes. Will the losses be equal
@@ -248,12 +243,12 @@ claim.equal(
     "The state is 12 bytes for each parameter, and a count of steps for each tensor.",
     counted,
     12 * parameters + 4 * tensors,
-    supported="4 for the parameter, 8 for AdamW's two means. Gradients are used up by the step.",
+    supported="4 for the parameter, 8 for AdamW's two means. Gradients are used up by the step. "
+    "In mixed precision it is 12 again: bf16 parameters are made from their float32 copy.",
 )
 
 # %% [markdown]
-# The files are larger than that. DCP stores every piece with a header of more than a thousand
-# bytes, and this model's pieces are tiny. For a layer of 100 MB the header is nothing.
+# The files are larger: DCP gives every piece a header of more than a thousand bytes.
 #
 # ### Which piece is where
 #
@@ -272,16 +267,14 @@ plots.show(diagrams.pieces(NAME.removeprefix("model."), tuple(index[NAME].size),
 # %% [markdown]
 # FSDP cuts by rows. The pipeline leaves the matrix in one piece, on the rank of its stage. Tensor
 # parallelism splits this one by its inputs, the columns of the stored weight (lesson 06c). Each
-# reader had other cuts than the writer, and DCP put the pieces together. When the checkpoint was
-# written, nobody had to know who would read it.
+# reader had other cuts than the writer, and DCP put the pieces together.
 #
 # ### What a save costs
 #
-# `--save-async` *copies* the state, so that training may change it, and a thread writes the copy.
-# The advantage: training waits for the copy only, not for the disk. The catch: the copy still has
-# to be written. With GPUs the copy goes to main memory, and the host often has idle cores. **Here
-# the thread shares the rank's one core with the training**, and may cost more than it saves. So
-# count the total time, not only the wait.
+# `--save-async` *copies* the state, so that training may change it, and a thread writes the copy:
+# training waits for the copy only. With GPUs it goes to main memory, and the host often has idle
+# cores. **Here the thread shares the rank's one core with the training**, and may cost more than it
+# saves. So count the total time.
 
 # %%
 EVERY = 2
@@ -295,11 +288,8 @@ for name, run in saving.items():
 plots.show(diagrams.step_times(saving, EVERY))
 
 # %% [markdown]
-# A step's time ends with its loss, and a save comes after that, so the step *after* a save bears
-# its cost (hatched). With `--save-async` the steps between may become slower.
-#
-# Two saves must not overlap, so the next one waits for the last. And the copy needs memory: this
-# rank's state once more.
+# The step *after* a save bears its cost (hatched). With `--save-async` the steps between may become
+# slower, the next save waits for the last, and the copy needs memory: this rank's state once more.
 #
 # At scale the time follows from bytes and rates. The rate of one writer is an assumption: put in
 # yours. 2 TB/s is what the storage of Llama 3's training sustained (section 3.3.1).
@@ -318,13 +308,12 @@ for name, count in (("7.5 B", 7.5e9), ("70 B", 70e9), ("405 B", 405e9)):
 Table(rows, "Time to write a training state, by formula")
 
 # %% [markdown]
-# That is the reason for parts: a cluster waits seconds, not minutes.
+# With parts a cluster waits seconds, not minutes.
 #
 # ### How often?
 #
-# Save too often, and saving takes much time. Save too rarely, and a failure loses much work: on
-# average half of the interval. Every failure also costs the **restart**: noticing it, getting the
-# job running again, loading the checkpoint. With a save of *d* seconds, a restart of *R* and a mean
+# A failure loses on average half of the interval, and the **restart**: noticing it, getting the job
+# running again, loading the checkpoint. With a save of *d* seconds, a restart of *R* and a mean
 # time between failures *M*, an interval *t* loses the share *d/t + (t/2 + R)/M*. It is smallest at
 # *t* = √(2 *d M*), whatever *R* is (Young, 1974; Daly, 2006, refines it for frequent failures).
 
@@ -337,12 +326,13 @@ plots.show(diagrams.lost_time([1, 10, 60, 600], FAILURES, RESTART))
 
 # %% [markdown]
 # The curves are flat near their lowest point. A faster save pays twice: it costs less, *and* it may
-# be done more often. The restart is a floor under all curves.
+# be done more often. The restart is a floor under all curves. The 60 seconds and 10 minutes are
+# assumptions: Llama 3's own training lost less than 10 % of its time (section 3.3.4), which takes
+# saves of seconds and quick restarts.
 #
 # ## Prove it
 #
-# Equal losses say nothing about the last step's update, which comes after the last loss. So the
-# proof of the last runner also compares the final parameters.
+# The last step's update comes after the last loss, so the proof also compares final parameters.
 
 # %%
 check.same_training(relay["one process"], baseline)
@@ -371,8 +361,9 @@ claim.equal(
 )
 
 # %% [markdown]
-# A torn file is not a late checkpoint, it is **no checkpoint at all**: the good one was there
-# before, and was overwritten.
+# Nearly every kill tears the file: a state is made in the memory of the last one, in a fraction of
+# a millisecond, so the process nearly always saves. A torn file is not a late checkpoint, it is
+# **no checkpoint at all**: the good one was there before, and was overwritten.
 #
 # ### Kill a training
 #
@@ -398,7 +389,7 @@ check.same_training(again, undisturbed)
 
 # %% [markdown]
 # A name that begins with a dot and ends in `.part` is a save that was interrupted. Steps that were
-# done but not yet saved were done again, with the same result.
+# not yet saved were done again, with the same result.
 #
 # ### Common mistakes
 #
@@ -427,9 +418,8 @@ claim.larger(
 )
 
 # %% [markdown]
-# The first loss is right: it is computed before the first update. Then AdamW has forgotten how
-# large gradients usually are, and begins again with updates of full size. The run does learn, so
-# nobody notices.
+# The first loss is right: it is computed before the first update. Then AdamW begins again with
+# updates of full size. The run does learn, so nobody notices.
 #
 # **Forgetting the loader, or the generators.** The small program again, with one line left out.
 
@@ -458,16 +448,12 @@ shutil.copytree(saved, PLACE / "missing" / saved.name)
 print(checkpoints.read_refusal(PLACE, "cpu", 1, steps=20, resume=PLACE / "missing", **QUIET))
 
 # %% [markdown]
-# It stops before any training, and that is right: a model with a quarter missing is no model. All
-# ranks must write to storage that all ranks can read later. (The index was complete: it lists what
-# was written, not what is still there.)
+# It stops before any training, and that is right. All ranks must write to storage that all ranks
+# can read later. (The index was complete: it lists what was written, not what is still there.)
 #
-# **Every rank saves to one file.** `torch.save` on every rank, to one path: the ranks overwrite
-# each other. If they hold parts, the file has one rank's part at best. If each holds the complete
-# model, it may be right for months, until two of them write at the same moment.
-#
-# **Another model.** A checkpoint should say which model it belongs to. Without such a check,
-# parameters whose names match by chance are loaded, and the rest stays as it was initialised.
+# **Every rank saves to one file.** The ranks overwrite each other. If they hold parts, the file has
+# one rank's part at best. If each holds the complete model, it may be right for months, until two
+# of them write at the same moment.
 #
 # ## Exercises
 #
@@ -528,9 +514,8 @@ print(exercise.start("save_for_good"))
 print(exercise.check("save_for_good"))
 
 # %% [markdown]
-# `exercise.solution("save_for_good")` shows a solution as a diff against your script. The question
-# after it: *your function leaves something behind when it is killed. What, and who should remove
-# it?*
+# `exercise.solution("save_for_good")` shows a solution. What does your function leave behind when
+# it is killed, and who should remove it?
 #
 # ## When to use it and when not
 #
@@ -538,7 +523,11 @@ print(exercise.check("save_for_good"))
 #   simple, and a single file can be copied and given away.
 # - **Parts:** as soon as ranks hold parts, or one writer would be too slow. All ranks need the same
 #   storage.
-# - **Asynchronous:** if there is memory for the copy, and a core to write it.
+# - **Asynchronous:** if there is memory for the copy (DCP can keep it pinned), and a core to write
+#   it, or a process (`AsyncCheckpointerType.PROCESS`). Some programs also keep a copy in another
+#   host's memory.
+# - **The loader's place:** torchdata's `StatefulDataLoader` saves it. On another number of
+#   data-parallel ranks save a position in the global data instead, as here.
 # - **How often:** by √(2 *d M*), with *your* save time and *your* failures. Keep more than one
 #   checkpoint: a good file can hold a training that has already diverged.
 # - **To give a model away**, save the parameters alone, with plain names, as `safetensors`, the

@@ -133,11 +133,10 @@ if DEEPSPEED:
     display(Table(rows, f"Bytes of gradients on rank 0; all of them are {held['whole']:,}"))
 
 # %% [markdown]
-# **ZeRO-1** keeps all gradients, adds the second micro-batch's to them, and reduces and cuts them
-# once. **ZeRO-2** cuts each one as soon as it is computed, and so has to reduce in *every*
-# micro-batch: more traffic, and with many ranks less memory. With two, its peak is above ZeRO-1's:
-# in the second micro-batch a rank holds its half twice, the sum so far and the new gradients, and
-# one complete gradient besides.
+# **ZeRO-1** keeps all gradients, adds the second micro-batch's, and reduces and cuts them once.
+# **ZeRO-2** cuts each one as soon as it is computed, and so reduces in *every* micro-batch: more
+# traffic, and with many ranks less memory. With two, a rank holds its half twice in the second
+# micro-batch, and one complete gradient besides: more than ZeRO-1.
 #
 # ### Traffic
 
@@ -157,7 +156,7 @@ if DEEPSPEED:
 #   `stage3_max_live_parameters`, `stage3_max_reuse_distance` and `stage3_prefetch_bucket_size` at 0
 #   it frees and gathers again.
 #
-# So know the thresholds before you believe a volume or a memory figure. And the buckets:
+# So know the thresholds before you believe a figure. And the buckets:
 
 # %%
 if DEEPSPEED:
@@ -200,8 +199,8 @@ if DEEPSPEED:
     display(found)
 
 # %% [markdown]
-# It saves a fifth, not half: the optimizer keeps its float32 copy and two averages. FSDP2 with a
-# `MixedPrecisionPolicy` keeps 16 as well, 4 + 4 + 8 (lesson 07). More entries of the configuration:
+# It saves a fifth, not half: the optimizer keeps its float32 copy and two averages. FSDP2 keeps 16
+# as well, 4 + 4 + 8 (lesson 07). More entries of the configuration:
 #
 # - `"offload_optimizer": {"device": "cpu"}` keeps the state in main memory and steps on the CPU
 #   (Ren et al., 2021), `"offload_param"` adds the parameters. FSDP2 offers no such choice:
@@ -255,9 +254,8 @@ if DEEPSPEED:
     plots.show(plots.loss_curves(alone, broken))
 
 # %% [markdown]
-# (Without DeepSpeed, take our word for it.) The samples are right, the initial parameters are
-# right, and so is the loss of the first step. From the second step on the training is a different
-# one. What could do that, and how would you find out?
+# Samples, initial parameters and the loss of the first step are right. From the second step on the
+# training is a different one. What could do that, and how would you find out?
 #
 # <details><summary>Answer</summary>
 #
@@ -276,9 +274,8 @@ if DEEPSPEED:
     display(check.same_training(broken, clipped))
 
 # %% [markdown]
-# With clipping the baseline follows the broken run: found. Many models are trained with clipping,
-# but it must be *your* line. AdamW would have hidden most of it, since it divides by the size of
-# the gradients.
+# With clipping the baseline follows the broken run: found. AdamW would have hidden most of it,
+# since it divides by the size of the gradients.
 #
 # ## Exercises
 #

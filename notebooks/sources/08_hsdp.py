@@ -49,8 +49,7 @@ plots.show(diagrams.two_hosts("200mbit"))
 # ranks of one host talk over the loopback `lo`, ranks of two hosts have to go through `eth0`. There
 # a **token bucket** (`tc qdisc ... tbf rate 200mbit`) limits what may leave: sending a byte costs a
 # token, and tokens come at 200 million bits a second. `launch(..., hosts=2, link="200mbit")` sets
-# all of this up for one run, as root or in a user namespace. It leaves nothing in the file system
-# and does not touch your own network. (`src/bootcamp/launcher/simulated_hosts.py`)
+# all of this up for one run, as root or in a user namespace, and does not touch your own network.
 
 # %%
 lab.five_megabytes("200mbit")
@@ -96,14 +95,12 @@ for name in hsdp_lab.THEORY:
 Table(rows, "2 hosts of 2 ranks, all numbers equally wide: what a host sends in a step, in P")
 
 # %% [markdown]
-# Read the columns separately. Of the strategies that send full-width numbers, HSDP sends least over
-# the link. Inside the host it sends *most*. Which is faster depends on what a byte on the link
-# costs, compared with one inside.
+# Of the strategies that send full-width numbers, HSDP sends least over the link. Inside the host it
+# sends *most*. Which is faster depends on what a byte on the link costs, compared with one inside.
 #
 # ## Predict
 #
-# The first is about the lab. The second is about a cluster, and about bytes alone. The third is
-# about a mistake: the mesh is filled so that a row has ranks of both hosts.
+# The third is about a mistake: the mesh is filled so that a row has ranks of both hosts.
 
 # %%
 from IPython.display import display
@@ -159,9 +156,8 @@ script_diff("hsdp")
 #
 # ## Run it
 #
-# Each trial is a `launch("hsdp", 4, shard=2, hosts=2, link=...)` of a few steps. First the link is
-# **open**, as fast as Linux can copy. Then each host sends at 20 million bits a second: the
-# model is tiny, so the link is slow in proportion.
+# First the link is **open**, as fast as Linux can copy. Then each host sends at 20 million bits a
+# second: the model is tiny, so the link is slow in proportion.
 
 # %%
 lab.trial("FSDP")()  # for the table below
@@ -170,7 +166,7 @@ lab.claim_faster(
     "With the link open, a step of DDP is faster than one of HSDP.",
     "DDP",
     "HSDP",
-    supported="HSDP gathers every block twice and gains nothing from it.",
+    supported="HSDP waits for many small collectives, here of four ranks on few cores.",
 )
 
 # %%
@@ -192,8 +188,7 @@ lab.claim_faster(
 #
 # Every rank asks Linux, for each of its TCP connections with the other host, how many bytes it has
 # written. The sum over a host's ranks is what the theory describes. (FSDP sends a little less than
-# 3 P: the head stays gathered for the backward pass, which begins with it, and is gathered once. In
-# a large model the head is a smaller share than in this one.)
+# 3 P: the head is gathered once.)
 
 # %%
 from bootcamp import claim
@@ -224,7 +219,7 @@ plots.show(diagrams.step_seconds(free, slow, hsdp_lab.predict_link_seconds(hsdp_
 # %% [markdown]
 # - FSDP's mark is about three times HSDP's, since it gathers every block across the link. What an
 #   orange bar has beyond its mark is the rest: computing, copying, and what is sent inside the
-#   host. So the factor between two bars differs from that between their bytes.
+#   host.
 # - Blue bars have no mark, and bytes do not explain them. With the link open every byte is a copy
 #   in this machine's memory, and what counts as much is how many collectives a step has to wait
 #   for, while four ranks disturb each other on few cores.
@@ -299,26 +294,25 @@ print(guess_wide.score(fsdp / hsdp, within=0.1, how="By formula"))
 (was,) = published.table("fsdp_7b")
 step = int(was["batch_per_gpu"]) * int(was["seq_len"]) / float(was["tok_s_gpu"])
 print(f"{was['model']}, {was['gpus']} {was['gpu']}, {was['network']}: {step:.1f} s a step")
-for link in published.table("network")[2:]:
+for link in (row for row in published.table("network") if "IBM" in row["note"]):
     rate = int(link["gpus_per_host"]) * float(link["gb_s_per_gpu"])
     print(f"{fsdp / rate:.2f} s: {fsdp:.1f} GB over {link['link']} ({link['note']})")
 Table(rows, "7 billion parameters, 16 hosts of 8 GPUs, NCCL: GB that a host sends in a step")
 
 # %% [markdown]
-# With gradients in fp32 the three are almost equal, and saving bytes is no reason for HSDP. What
-# remains of its advantage:
+# With gradients in fp32 saving bytes is no reason for HSDP. What remains:
 #
 # - **Accumulation**, as above: FSDP pays for every micro-batch, HSDP once, as DDP does with
 #   `no_sync`. (FSDP can keep gradients and parameters gathered between micro-batches, if there is
 #   memory.)
-# - **Latency.** A ring of 128 ranks passes each piece on 127 times for every gather. A row of eight
-#   passes it on 7 times, inside the host.
+# - **Latency.** A flat ring of 128 ranks passes each piece on 127 times for every gather, one of
+#   eight 7 times, inside the host. (NCCL also has trees for all-reduces, and PAT for gathers.)
 # - **When** the bytes are needed. A gather holds up the block that waits for it; an all-reduce of
 #   gradients can run behind the rest of the backward pass.
 #
-# Does it matter? The published step was computed on A100s: compare it with the links of A100s. On
-# the slowest, FSDP's bytes alone take longer than the step. On the others they must hide behind the
-# computation, and a smaller batch makes the step shorter, but not its bytes.
+# Does it matter? The step and both networks are IBM's, with A100s. On the slower one FSDP's bytes
+# alone take longer than the step. On the other they must hide behind the computation, and a smaller
+# batch makes the step shorter, but not its bytes.
 #
 # ## Prove it
 
@@ -379,11 +373,10 @@ for name, shape, tensor in (("large", model_shapes.GPT["large"], 4), ("GPT-3", G
 Table(rows, "Sent by one rank in one step, by formula, blocks only")
 
 # %% [markdown]
-# More samples mean more bytes along `tensor`, and no more along `data`. More important than how
-# much is *when*: each all-reduce is in the middle of the computation, and what follows needs its
-# result. FSDP gathers the next block's parameters while this one is computed. So the tensor axis
-# gets the fastest link, and the data axis may cross the network. A third axis is possible: replicas
-# of all that, as in HSDP. Lesson 08d computes when a link decides.
+# More important than how much is *when*: each all-reduce is in the middle of the computation, and
+# what follows needs its result. FSDP gathers the next block's parameters while this one is
+# computed. So the tensor axis gets the fastest link, and the data axis may cross the network. A
+# third axis is possible: replicas of all that, as in HSDP. Lesson 08d computes when a link decides.
 #
 # ## Break it
 #
@@ -508,9 +501,8 @@ print(guess_row.score(shortest, how="By formula"))
 Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in fp32")
 
 # %% [markdown]
-# Up to eight, the bytes on the link hardly change: each host sends the gradients of one model, to
-# be averaged. A row of two hosts sends most of all: the gathering crosses the link, *and* the
-# averaging. With 128 there is one copy, and nothing to average between copies: FSDP. So take an
+# Up to eight, the bytes on the link hardly change. A row of two hosts sends most of all: the
+# gathering crosses the link, *and* the averaging. With 128 there is one copy: FSDP. So take an
 # NVLink domain as a row. If the model needs more, compare with FSDP before you take two.
 #
 # ## When to use it and when not
@@ -521,13 +513,10 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 # - FSDP's gathering does not hide behind computing: the link is slow, the ranks are many, the batch
 #   per GPU is small or accumulated.
 #
-# **Use DDP** when the model states fit on one GPU. It sends less inside the host, and about as much
-# over the link.
-#
-# **Use FSDP** when memory is what you lack, or when its traffic hides behind computing anyway.
-#
-# **Add tensor parallelism** inside the host when one block with its activations is too large, or
-# when more data-parallel ranks would make the batch larger than useful.
+# **Use DDP** when the model states fit on one GPU, **FSDP** when memory is what you lack, or when
+# its traffic hides behind computing anyway. **Add tensor parallelism** inside the domain when one
+# block with its activations is too large, or when more data-parallel ranks would make the batch
+# larger than useful.
 #
 # **Before you run**: print the mesh by host; let a row be an NVLink domain; compute the bytes on
 # your link, with the width of each number, and divide by its rate.

@@ -74,6 +74,9 @@ print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach()
 # - **Capacity.** Some programs give each expert room for a fixed number of rows and drop the rest:
 #   those tokens skip the MLP. What is dropped depends on which tokens share a batch. Our layer is
 #   *dropless*, so it can be proved equal on any number of ranks.
+# - Newer models have many narrow experts, some **shared** ones that every token passes, a sigmoid
+#   in place of the softmax, and the router in float32, whose scores a small loss (the z-loss)
+#   keeps from growing.
 #
 # Models of this kind:
 
@@ -104,12 +107,12 @@ excerpts.piece(by_hand, "def travel", "torch.manual_seed")
 # ranks, compared with the complete layer on one:
 
 # %%
-from bootcamp import Table
-
 rows = excerpts.parse_printed(launch(by_hand, 2, device="cpu", quiet=True))
-for row in rows:
-    assert max(v for k, v in row.items() if "apart" in k) < 1e-10, "the split is another layer"
-Table(rows, "Two ranks against one, in float64: largest differences")
+apart = max(value for row in rows for name, value in row.items() if "apart" in name)
+assert apart < 1e-10, "the split is another layer"
+print(
+    f"Outputs and gradients of two ranks are at most {apart:.1g} apart from those of one, in float64."
+)
 
 # %% [markdown]
 # ## Predict
@@ -167,9 +170,9 @@ script_diff("ep")
 #   model is the baseline's. Its experts also accept rows of several ranks, sorted by rank and then
 #   by expert: `counts` then has a line for each rank.
 # - DDP is told to leave the experts alone, by a method that torch marks as private
-#   (`_set_params_and_buffers_to_ignore_for_model`). Otherwise it would copy rank 0's experts to all
-#   ranks, and average gradients of *different* parameters. Router, attention, norms and embedding
-#   stay DDP's.
+#   (`_set_params_and_buffers_to_ignore_for_model`), as is the all-to-all with a backward. Otherwise
+#   it would copy rank 0's experts to all ranks, and average gradients of *different* parameters.
+#   Router, attention, norms and embedding stay DDP's.
 # - `parameter.grad /= world` is the line that people forget. DDP divides by the number of ranks,
 #   because each rank's loss is a mean over its own share. Nothing does that for the experts: rows
 #   of all ranks came here, and their gradients were added up.
@@ -226,8 +229,7 @@ claim.equal(
 )
 
 # %% [markdown]
-# The bytes grow with the tokens, the width, the layers and the chosen experts, and not with the
-# number of experts. Mixtral's shape, 4,096 tokens on a GPU, in bf16:
+# The bytes do not grow with the number of experts. Mixtral's shape, 4,096 tokens on a GPU, in bf16:
 
 # %%
 from bootcamp.costs import hardware, model_shapes
@@ -247,11 +249,10 @@ for link, W in (("NVLink", 450e9), ("a card of 400 Gbit/s for each GPU", 50e9)):
 
 # %% [markdown]
 # An all-to-all is no ring: between hosts each GPU has only its own card. Each of these is in the
-# middle of the computation, like the collectives of tensor parallelism, and what follows waits for
-# it. Inside a host that costs little here, between hosts nearly a fifth. So experts are kept on
-# fast links where possible. DeepSeek-V3 spreads them over eight hosts: there each token may go to
-# four hosts at most, and a second micro-batch computes while the first one's rows travel (DualPipe,
-# lesson 06b).
+# middle of the computation, and what follows waits for it. Inside an NVLink domain (lesson 08) that
+# costs little here, between hosts nearly a fifth. DeepSeek-V3 spreads its experts over eight hosts:
+# there each token may go to four hosts at most, and a second micro-batch computes while the first
+# one's rows travel (DualPipe, lesson 06b). Lesson 08d says for which experts a link suffices.
 #
 # ### Memory
 
@@ -271,9 +272,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# The experts' parameters, gradients and state are divided by the number of ranks; FSDP can shard
-# the rest (lesson 07). Activations are not divided: on average a rank gets as many rows as it
-# sends, and one with popular experts holds more than the others.
+# The experts' state is divided by the number of ranks; FSDP can shard the rest (lesson 07).
+# Activations are not divided: a rank with popular experts holds more than the others.
 #
 # ### Who gets how many rows
 #
@@ -286,8 +286,9 @@ experts_lab.rows_table(left_alone, step=29)
 
 # %% [markdown]
 # A router can reinforce its own choices: an expert that gets more rows learns faster, gives better
-# results, and is chosen more often. An expert without rows wastes memory, and a rank with popular
-# experts makes all others wait.
+# results, and is chosen more often. In the end every token of a layer chooses the same experts: the
+# router has **collapsed**. An expert without rows wastes memory, and a rank with popular experts
+# makes all others wait.
 #
 # Two repairs are common. Switch Transformers add a term to the loss: for each layer, the sum over
 # experts of (share of the rows) × (mean probability that the router gives this expert), which is
@@ -357,8 +358,8 @@ display(sharding_tables.list_proofs([("ep", proof) for proof in proofs]))
 proofs[1]
 
 # %% [markdown]
-# A choice is not continuous: two scores that differ by less than rounding could send a token
-# elsewhere on another number of ranks. That takes a near tie, and it moves one token of many.
+# (Two scores that differ by less than rounding could send a token elsewhere on another number of
+# ranks. That takes a near tie, and it moves one token of many.)
 #
 # The balanced script has a baseline of its own: the same lines there, without the all-reduce.
 
@@ -384,14 +385,13 @@ not_divided = variant("ep", "ep_not_divided", {SCALE: "pass"})
 for proof in check.prove(not_divided, 2, **BROKEN):
     apart = {row["compared"]: row["measured"] for row in proof.failed}
     assert apart, "the proof should see it"
-    print(proof.run.config["optimizer"], {what.split(",")[0]: x for what, x in apart.items()})
+    print(proof.run.config["optimizer"], {k.split(",")[0]: f"{x:.2g}" for k, x in apart.items()})
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The proof fails with both, but in the losses only SGD shows it. AdamW divides each gradient by its
-# own size, so a constant factor nearly cancels. If gradients are clipped, the factor matters again,
-# since it changes their norm.
+# The proof fails with both, but in the losses only SGD shows it: AdamW divides each gradient by its
+# own size, so a constant factor nearly cancels.
 # </details>
 #
 # ### Second: averaged like all others
@@ -408,11 +408,27 @@ plots.show(plots.loss_curves(proofs[0].baseline, sgd))
 # <details><summary>Answer</summary>
 #
 # The gradient of expert 0 with that of expert 4, which is another expert, on another rank. The loss
-# falls all the same. Only gradients of the same expert may be averaged. An expert has several
-# replicas when the experts are divided over *a part* of the data-parallel ranks: on 64 GPUs, eight
-# experts have eight replicas each. Then each expert has a process group of its own.
+# falls all the same. Only gradients of the same expert may be averaged.
 # </details>
 #
+# An expert has **replicas** when the experts are divided over *a part* of the data-parallel ranks:
+# on 64 GPUs, eight experts have eight replicas each. Then rows travel in one group, and gradients
+# are summed in another, over the replicas of the same expert. The scale stays that of all ranks:
+
+# %%
+copies = experts_lab.write_replicas_script()
+display(script_diff(copies, parent="ep"))
+with_copies = launch(copies, 4, mesh="2x2", optimizer="sgd", quiet=True, **MOE, **SETTINGS)
+claim.equal(
+    "experts_with_replicas",
+    "With two replicas of each expert, SGD's last loss is that of one process.",
+    with_copies.losses[-1],
+    proofs[0].baseline.losses[-1],
+    within=1e-5,
+    kind="count",
+)
+
+# %% [markdown]
 # ### Third: each rank balances by its own counts
 #
 # The all-reduce of the counts is gone. What do you expect?
@@ -426,9 +442,9 @@ proof
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Counts of a rank's share of the batch give another balance, so tokens go elsewhere than in the
-# baseline. It is due to DDP that the ranks agree at all: `balance` is a buffer, and DDP copies rank
-# 0's buffers to all ranks before each forward pass. Rank 1's counts are ignored.
+# Counts of a rank's share of the batch give another balance. It is due to DDP that the ranks agree
+# at all: `balance` is a buffer, and DDP copies rank 0's buffers to all ranks before each forward
+# pass. Rank 1's counts are ignored.
 # </details>
 #
 # ## Exercises
@@ -484,8 +500,7 @@ print(exercise.check("experts_over_ranks"))
 # - the link between the ranks is slow, or each rank has few tokens: an expert then computes a
 #   handful of rows at a time.
 #
-# Expert parallelism needs no ranks of its own: it uses the data-parallel ones. The rest of the
-# model can be sharded over the same ranks, and split by a pipeline (lesson 06b).
+# Expert parallelism needs no ranks of its own: it uses the data-parallel ones.
 #
 # ## Sources
 #

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 08c Three axes at once: would you notice a bug?
 #
-# **75 minutes**, on any machine, after lessons 06b, 06c and 08. The ranks are CPU cores, even where
+# **70 minutes**, on any machine, after lessons 06b, 06c and 08. The ranks are CPU cores, even where
 # there are GPUs. Eight of them share your cores, so this lesson proves and counts, and times
 # nothing.
 #
 # After this lesson you can lay out a mesh of three axes and say what each rank holds and sends
-# along each of them, shard the stages of a pipeline, say how grouped-query attention limits tensor
-# parallelism, and find bugs of composed strategies that train, and train the wrong thing.
+# along each of them, shard the stages of a pipeline, and find bugs of composed strategies that
+# train, and train the wrong thing.
 #
 # ## The question
 #
@@ -96,6 +96,8 @@ script_diff("3d")
 # - Between blocks, and between stages, a rank has its part of the *text* (sequence parallelism). So
 #   a stage sends only its part: with *t* tensor ranks, each rank sends 1/*t* of the activations.
 # - `PipelineStage` hands on plain tensors, and so does each block. DTensors live inside the blocks.
+#   The head's scores are gathered too, which lesson 06c avoids: with 256 entries it costs little,
+#   with 128,000 it would decide.
 # - The all-reduce along `data` takes plain tensors: `to_local()` is this rank's part of a gradient.
 #   Its partner in the data group has the same part.
 #
@@ -127,7 +129,7 @@ print(run.config["mesh"], [f"{loss:.3f}" for loss in run.losses])
 # ### What each kind of rank holds and sends
 
 # %%
-from bootcamp import check, claim
+from bootcamp import Table, check, claim
 from bootcamp_lessons import sharding_tables
 
 table = sharding_tables.compare_ranks(run)
@@ -144,9 +146,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# There are two kinds of rank: one for each stage. Four ranks hold the same stage, as two halves of
-# two copies. Rank 0 holds more than a quarter of the model, since three things are not split: the
-# embedding, the norms, and the biases that are added after the sum over ranks.
+# Rank 0 holds more than a quarter of the model, since three things are not split: the embedding,
+# the norms, and the biases that are added after the sum over ranks.
 #
 # The kernel counts the bytes that a rank writes to its connections. Along one axis at a time:
 
@@ -168,9 +169,6 @@ claim.equal(
 )
 
 # %% [markdown]
-# The count is above the formula where messages are small: gloo adds a header to each, and this
-# script reduces each parameter by itself. (DDP's buckets would save that.)
-#
 # Composed, the axes help each other: two copies halve the tokens of each tensor group, and a stage
 # has half of the gradients.
 
@@ -203,38 +201,6 @@ claim.equal(
 )
 
 # %% [markdown]
-# ### Grouped-query attention
-#
-# Tensor parallelism gives each rank some heads. In grouped-query attention (lesson 06c) several
-# query heads share one key-value head. So a server stores fewer keys and values for each text that
-# it answers: its *cache* is smaller (lesson 11). With more ranks than key-value heads there is
-# nothing left to split. This course's scripts refuse; servers keep copies, so the cache of a rank
-# stops shrinking. In training the gradients of such copies would have to be added up (rule 1).
-
-# %% tags=["nbval-check-output"]
-from dataclasses import replace
-
-from bootcamp import LaunchError, Table
-from bootcamp.costs import model_shapes
-
-try:
-    launch("tp", 2, kv_heads=1, device="cpu", quiet=True)
-except LaunchError as error:
-    print(error)
-else:
-    raise AssertionError("two ranks split one head")
-llama = model_shapes.served_models()["Llama 3 70B"]
-ungrouped = replace(llama, key_heads=llama.heads)
-rows = []
-for ranks in (1, 2, 4, 8, 16):
-    row = {"tensor ranks": ranks, "query heads of a rank": llama.heads // ranks}
-    row["key-value heads of a rank"] = max(1, llama.key_heads // ranks)
-    row["GB of a rank's cache"] = llama.cache_bytes(8192, tensor_ranks=ranks) / 1e9
-    without = ungrouped.cache_bytes(8192, tensor_ranks=ranks) / 1e9
-    rows.append(row | {"GB with keys for each query head": without})
-Table(rows, "Llama 3 70B, a request of 8,192 tokens in bf16, by formula")
-
-# %% [markdown]
 # ## Prove it
 #
 # The losses, the samples and all parameters are those of one process, with both optimizers. Look at
@@ -253,7 +219,8 @@ proof
 #
 # Six colleagues have changed a composed script, each for a reason that sounds right. `summed`,
 # `divided` and `clipped` get a division or a norm wrong; `norms`, `copies` and `resumed` forget
-# some of the parameters. Here are their loss curves over 50 steps, on top of the right ones.
+# some of the parameters. Here are their loss curves over 50 steps, recorded on another machine, on
+# top of the right ones.
 
 # %%
 from bootcamp_lessons.labs import silent_bugs
@@ -279,8 +246,8 @@ claim.larger(
 )
 
 # %% [markdown]
-# AdamW divides by the size of the gradient, so a factor of two hardly changes its step; norms have
-# few of the parameters; and a loss is as noisy as its batch. **A loss curve cannot prove a
+# AdamW hardly notices a factor of two, norms have few of the parameters, and a loss is as noisy as
+# its batch. **A loss curve cannot prove a
 # composition.** The cost of these bugs comes later: another gradient than the one you tuned for,
 # ranks that hold different models, a checkpoint of only one of them.
 #
@@ -308,10 +275,29 @@ Table(rows, "Six of six: SGD, two ranks, two steps (four from a checkpoint)")
 silent_bugs.check_each_axis("silent_norms", silent_bugs.CASES["silent_norms"].broken())
 
 # %% [markdown]
+# ### A seventh, in the data
+#
+# The six train on texts of one length. In padded or packed texts the number of tokens that count
+# differs, and each mean in the code, over a micro-batch or a copy, is a mean over another number.
+# Neither a schedule nor `fully_shard` knows: by rule 2 divide by the tokens of the *global* batch.
+# (Lesson 04b does it with DDP.) What does one token weigh?
+
+# %%
+counted = {"copy 0, first": 60, "copy 0, second": 12, "copy 1, first": 48, "copy 1, second": 40}
+rows = []
+for part, tokens in counted.items():
+    row = {"micro-batch": part, "tokens": tokens, "weight in a mean of means": 1 / 4 / tokens}
+    rows.append(row | {"weight in the mean": 1 / sum(counted.values())})
+weights = [row["weight in a mean of means"] for row in rows]
+print(f"A token of one micro-batch counts {max(weights) / min(weights):.0f} times one of another.")
+Table(rows, "Two copies, two micro-batches")
+
+# %% [markdown]
 # ## Exercises
 #
 # Find the six bugs and fix them. Each is a copy of `_train_3d.py` or `_train_fsdp_pp.py`; its first
-# lines quote the colleague. Take two or three in class. For each:
+# lines quote the colleague. Take two or three in class. The cell of a bug writes the copy; run it
+# again when you have saved your fix. For each:
 #
 # 1. `silent.check_each_axis("silent_summed")`: along which axis is it?
 # 2. Read what the script does along that axis. Which of the three rules is broken?
@@ -323,28 +309,26 @@ silent_bugs.check_each_axis("silent_norms", silent_bugs.CASES["silent_norms"].br
 from bootcamp import exercise
 
 print(exercise.start("silent_summed"))
-print(exercise.start("silent_divided"))
-print(exercise.start("silent_clipped"))
-print(exercise.start("silent_norms"))
-print(exercise.start("silent_copies"))
-print(exercise.start("silent_resumed"))
-
-# %%
 print(exercise.check("silent_summed"))
 
 # %%
+print(exercise.start("silent_divided"))
 print(exercise.check("silent_divided"))
 
 # %%
+print(exercise.start("silent_clipped"))
 print(exercise.check("silent_clipped"))
 
 # %%
+print(exercise.start("silent_norms"))
 print(exercise.check("silent_norms"))
 
 # %%
+print(exercise.start("silent_copies"))
 print(exercise.check("silent_copies"))
 
 # %%
+print(exercise.start("silent_resumed"))
 print(exercise.check("silent_resumed"))
 
 # %% [markdown]
@@ -371,7 +355,6 @@ print(exercise.check("silent_resumed"))
 #   axes of the 405B model, and in which order.
 # - Narayanan et al., 2021, arXiv:2104.04473. Tensor inside a host, pipeline across hosts.
 # - Korthikanti et al., 2022, arXiv:2205.05198. Sequence parallelism.
-# - Ainslie et al., 2023, arXiv:2305.13245. Grouped-query attention.
 # - Qi et al., 2023, arXiv:2401.10241. ZB-V, among the schedules of lesson 06b.
 # - PyTorch documentation: *torch.distributed.pipelining*, *torch.distributed.tensor.parallel*,
 #   *fully_shard*. `PipelineStage` calls FSDP's reduction after the last micro-batch.

@@ -4,8 +4,7 @@
 # **25 minutes**, on any machine, after lessons 08b and 08c.
 #
 # After this lesson you can say, before anything runs, whether a link limits data, tensor, expert,
-# context or pipeline parallelism; which of a model's sizes matter for that, and which drop out; and
-# read a measured run against its bound.
+# context or pipeline parallelism, and which of a model's sizes matter for that.
 #
 # ## The question
 #
@@ -13,12 +12,11 @@
 #
 # ## The idea
 #
-# Compare two times: in a step a rank computes for some seconds, at *F* operations a second, and
-# sends for some seconds, at *W* bytes a second. Their ratio, computing over sending, is above 1
-# where a link can keep up. *F* is what the GPU reaches while it computes, here in its best measured
-# product. *W* depends on who sends what. Inside an NVLink domain it is NVLink's. Between domains a
-# ring leaves each host once, through all its cards (lesson 04e), while in an all-to-all each GPU
-# has its own card alone.
+# Compare two times of a step: a rank computes at *F* operations a second, and sends at *W* bytes a
+# second. Their ratio, computing over sending, is above 1 where a link can keep up. *F* is what the
+# GPU reaches while it computes, here in its best measured product. *W* depends on who sends what.
+# Inside an NVLink domain it is NVLink's. Between domains a ring leaves each host once, through all
+# its cards (lesson 04e), while in an all-to-all each GPU has its own card alone.
 #
 # | axis | computes | meanwhile, or in between, sends |
 # |---|---|---|
@@ -30,8 +28,8 @@
 #
 # ## Predict
 #
-# A ratio has sizes above and below the line, and some of them cancel. Which ones does the answer
-# depend on? An H100 does 795 TFLOP/s in large products. All numbers are sent in 16 bits.
+# Some sizes are above and below the line of a ratio, and cancel. An H100 does 795 TFLOP/s in large
+# products. All numbers are sent in 16 bits.
 
 # %%
 from IPython.display import display
@@ -102,9 +100,8 @@ display(guess_inner.score(1 / expert_ratio(1, 8, F, 50e9), how="By formula"))
 Table(rows, "Where computing begins to take longer than sending; context: 16 queries for a key")
 
 # %% [markdown]
-# - **FSDP**: the model drops out, tokens of a micro-batch on a rank are left. Across usual hosts it
-#   needs hardly more than inside one; with one card for a host, eight times as many. (DDP's
-#   all-reduce in 16 bits hides behind the backward pass from the same number.)
+# - **FSDP**: the model drops out, tokens of a micro-batch on a rank are left (lesson 07). DDP's
+#   all-reduce in 16 bits hides behind the backward pass from the same number.
 # - **Tensor**: the tokens drop out. Only wider blocks help, or fewer ranks.
 # - **Expert**: tokens, width and the number of chosen experts drop out. What is left is the inner
 #   width of *one* expert, and models now have many narrow ones.
@@ -125,15 +122,13 @@ for name in ("Mixtral 8x7B", "DeepSeek-V3", "Qwen3-235B-A22B"):
 Table(rows, "Computing over sending of experts on eight H100s")
 
 # %% [markdown]
-# Mixtral's experts could be spread over hosts. DeepSeek-V3's could not without help, and its report
-# lists the help: rows go out in 8 bits, to four hosts at most, and a second micro-batch computes
-# while the first one's rows travel (lesson 08b). A larger NVLink domain helps most: in an NVL72
-# rack 72 GPUs exchange rows at NVLink's rate.
+# Mixtral's experts could be spread over hosts. DeepSeek-V3's need help: rows go out in 8 bits, to
+# four hosts at most (lesson 08b). A larger NVLink domain helps most: in an NVL72 rack 72 GPUs
+# exchange rows at NVLink's rate.
 #
 # ## Run it
 #
-# Does a ratio predict a measured time? CPU ranks compute and then send, over a slow link whose rate
-# we know.
+# CPU ranks compute and then send, over a slow link whose rate we know.
 
 # %%
 measured = communication.measured()
@@ -206,8 +201,8 @@ for run in published_runs:
 Table(rows, "Published runs that would be above their roofs")
 
 # %% [markdown]
-# By the wrong rate these runs sent their bytes faster than their links carry them. Check a rate
-# that way before you buy: calculate the bound of a run that exists.
+# By the wrong rate these runs sent faster than their links carry. Check a rate that way: calculate
+# the bound of a run that exists.
 #
 # ## Exercises
 #
@@ -252,10 +247,10 @@ print(exercise.check("narrowest_expert", narrowest_expert))
 #
 # ## When to use it and when not
 #
-# Compute the ratio before you buy a network, change a strategy or lay out a mesh: an axis with a
-# low ratio belongs into the NVLink domain, one with a high ratio may cross hosts. It is a bound:
-# below it are attention, small kernels, latency (many small messages: lesson 04e) and links that
-# are shared. Lesson 10 has a model of these.
+# Compute the ratio before you buy a network or lay out a mesh: an axis with a low ratio belongs
+# into the NVLink domain, one with a high ratio may cross hosts. It is a bound: below it are
+# attention, small kernels, latency (lesson 04e) and links that are shared. Lesson 10 has a model of
+# these.
 #
 # ## Sources
 #

@@ -57,7 +57,6 @@ def _others() -> list[dict]:
 
 
 def _fsdp(row, name: str, gpu, rate: float, reached: float, source: str, **how) -> dict:
-    """how: arguments of fsdp_ratio."""
     tokens = int(row["micro_batch"]) * int(row["sequence_length"])
     ratio = overlap.fsdp_ratio(tokens, gpu.peak * gpu.reached, rate, **how)
     return _row("FSDP", name, ratio, reached, source)

@@ -32,7 +32,7 @@ def exchange(axes) -> None:
     across = ((x, y, to, 43 - y) for x, to in ((30.3, 45.6), (61.4, 77.6)) for y in (30, 13))
     arrows(axes, *across, colour=VERMILLION)
     labels(axes, (38, 42, "all-to-all: there"), (69.5, 42, "all-to-all: back"), bold=True)
-    label(axes, 0, 21.5, "red: to another rank", at="left", ink=VERMILLION, size=FOOT)
+    label(axes, 0, 21.5, "orange: to another rank", at="left", ink=VERMILLION, size=FOOT)
     label(axes, 0, 18.5, "blue: stays", at="left", ink=BLUE, size=FOOT)
 
 

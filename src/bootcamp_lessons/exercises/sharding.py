@@ -20,8 +20,6 @@ from bootcamp.classroom.tasks import FunctionTask, ScriptTask
         "optimizer's state, then gradients, then parameters.",
         ("2 + 14 / ranks, 16 / ranks", "2 / ranks + 14, 2 / ranks + 14, 0"): "That shards one kind "
         "in each stage. Stage 2 shards the gradients *and* what stage 1 shards, stage 3 all three.",
-        ("4 + 12 / ranks", "16 / ranks"): "That divides everything from stage 1 on. Stage 1 "
-        "divides the 12 bytes of the optimizer alone, and only stage 3 all 16.",
     },
 )
 def lowest_stage(parameters, ranks, gigabytes, share):
@@ -103,8 +101,6 @@ def _saved(parts, note=True):
         ({"step-20": _saved([0, 1]), ".step-40.4711.part": _saved([0, 1])}, 2),
     ),
     mistakes={
-        (lambda folders, ranks: max(folders)): "That takes the largest name, as a text. Look into "
-        "the folders first: not all are whole. Then compare numbers: the text step-900 comes last.",
         ("int(name.", "str(name."): "Compare numbers: as a text step-900 comes after step-1000.",
         ('and ".metadata" in files and parts <= set(files)', ""): "That is the newest folder, "
         "whole or not. Look what is inside: a save may have been killed, or a rank's file lost.",
@@ -151,7 +147,6 @@ def resume_from(folders, ranks):
         "need not be saved: after a step they are used up.",
         1 / math.sqrt(2): "The root of 2 is missing: a failure loses *half* an interval.",
         (lambda *given: steps_between_saves(*given) * given[-1]): "Those are seconds, not steps.",
-        1 / math.sqrt(86400): "One time is in days, the other in seconds: a day has 86,400.",
     },
 )
 def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
@@ -204,7 +199,6 @@ def row_and_column(rank, ranks, shard):
         ): "Those are the right numbers with sender and receiver swapped.",
         ("sum(line", "0 if line is counts[k] else sum(line"): "Rows for a rank's own experts go "
         "through the all-to-all as well: it wants a number for each rank, this one among them.",
-        (lambda counts: [list(row) for row in counts]): "The all-to-all wants one for each rank.",
     },
 )
 def rows_between(counts):

@@ -33,6 +33,25 @@ def write_crowded_script(*numbers: int) -> Path:
     return variant("ep", name, {MOVE_LINE: f"{crowd}\n{MOVE_LINE}"})
 
 
+def write_replicas_script() -> Path:
+    """Write a variant of ep with a mesh: experts over its second axis, replicas over its first."""
+    parse, scale = "args, context = config.parse(mesh=({}))", "parameter.grad /= world"
+    dist, ranks = "import torch.distributed as dist", "rank, world = dist.get_rank(), dist"
+    mesh = "mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)\n"
+    mesh += 'group, place = mesh.get_group("expert"), mesh.get_local_rank("expert")'
+    changes = {
+        dist: f"{dist}\nfrom torch.distributed.device_mesh import init_device_mesh",
+        parse.format('"expert",'): parse.format('"data", "expert"'),
+        f"{ranks}.get_world_size()": f"{ranks}.get_world_size()\n{mesh}",
+        scale: f'dist.all_reduce(parameter.grad, group=mesh.get_group("data"))\n{scale}',
+    }
+    path = variant("ep", "ep_replicas", changes)
+    text = path.read_text().replace("view(world", "view(-1").replace("dist.group.WORLD", "group")
+    text = text.replace("(arriving, counts)", "(arriving, counts, group=group)")
+    path.write_text(text.replace("(rank * each, (rank + 1)", "(place * each, (place + 1)"))
+    return path
+
+
 def count_choices(run: Run, step: int) -> list[list[list[int]]]:
     """Count how often a rank's tokens chose an expert in a step: [layer][rank][expert]."""
     return list(zip(*(rank["expert_counts"][step] for rank in run.ranks), strict=True))
@@ -57,7 +76,7 @@ def rows_table(run: Run, step: int) -> Table:
     rows = []
     for number, layer in enumerate(count_choices(run, step)):
         total, ranks = rows_of_experts(layer), experts.rows_of_ranks(layer)
-        row = {"layer": number, "busiest expert": max(total), "idlest expert": min(total)}
+        row = {"layer": number, "busiest expert": max(total), "least used": min(total)}
         row |= {f"rank {rank}": rows for rank, rows in enumerate(ranks)}
         rows.append(row | {"most / mean of ranks": experts.imbalance(ranks)})
     return Table(rows, f"Rows in step {step}, for each layer")
@@ -102,8 +121,8 @@ def compute_table(size: str) -> Table:
     rows = []
     for name in ("gpt", "moe"):
         row = {"model": name, "parameters": model_shapes.parameters(name, size)}
-        flops = sum(layer.flops for layer in model_shapes.layers(name, size))
-        rows.append(row | {"MFLOP of a sample": flops / 1e6})
+        mflop = sum(layer.flops for layer in model_shapes.layers(name, size)) / 1e6
+        rows.append(row | {"MFLOP of a sample": mflop})
     return Table(rows, f"{size}, by formula")
 
 
