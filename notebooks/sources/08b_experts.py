@@ -110,9 +110,7 @@ excerpts.piece(by_hand, "def travel", "torch.manual_seed")
 rows = excerpts.parse_printed(launch(by_hand, 2, device="cpu", quiet=True))
 apart = max(value for row in rows for name, value in row.items() if "apart" in name)
 assert apart < 1e-10, "the split is another layer"
-print(
-    f"Outputs and gradients of two ranks are at most {apart:.1g} apart from those of one, in float64."
-)
+print(f"Outputs and gradients differ by at most {apart:.1g} from those of one rank.")
 
 # %% [markdown]
 # ## Predict
