@@ -60,10 +60,10 @@ PIECES = {  # of this program: where each begins, and what comes after it
 excerpts.piece(by_hand, *PIECES["its tools"])
 
 # %% [markdown]
-# **ZeRO-1: the optimizer's state.** Each rank builds its optimizer over its parts alone:
-# `optimizer = OPTIMIZERS[kind](parts.values(), lr=0.01)`. AdamW makes its two averages for what it
-# is given. A part is a view into the weight, so the step changes the weight in one place. After the
-# step each rank has one fresh part and old values elsewhere: an all-gather.
+# **ZeRO-1: the optimizer's state.** Each rank builds its optimizer over its parts alone: `optimizer
+# = OPTIMIZERS[kind](parts.values(), lr=0.01)`. A part is a view into the weight, so the step
+# changes the weight in one place. After the step each rank has one fresh part and old values
+# elsewhere: an all-gather.
 #
 # **ZeRO-2: the gradients.** A rank updates its part, so it needs the mean gradient of its part
 # only: a reduce-scatter in place of the all-reduce. In ZeRO-2 a hook on each weight does it as
@@ -313,7 +313,7 @@ guess_traffic.score(sent[3] / sent[0])
 # %% [markdown]
 # Do the libraries do that? `--keep-gathered` sets `reshard_after_forward=False`: FSDP2 then frees a
 # block only after its backward pass. gloo's reduce-scatter sends as much as an all-reduce, NCCL's
-# does not (lesson 06c). So there are two formulas, and Linux's count can be compared with gloo's.
+# does not (lesson 06c). So there are two formulas.
 
 # %%
 fsdp = sharding_tables.make_counting_script("fsdp")
@@ -344,11 +344,10 @@ claim.equal(
 # %% [markdown]
 # ### Traffic, in bytes
 #
-# On GPUs the gathered parameters are bfloat16. The **shards** keep their type: the optimizer
-# updates float32 parameters with float32 gradients and state, 4 + 4 + 8 bytes, all of it sharded.
-# The 16-bit copy exists only while a block is gathered. `reduce_dtype` is the type in which
-# gradients are summed over the ranks; without it they are summed in `param_dtype`, with the 8
-# significant bits of bfloat16.
+# On GPUs the gathered parameters are bfloat16. The **shards** stay float32, parameters, gradients
+# and state: 4 + 4 + 8 bytes. The 16-bit copy exists only while a block is gathered. `reduce_dtype`
+# is the type in which gradients are summed over the ranks; without it they are summed in
+# `param_dtype`, with the 8 significant bits of bfloat16.
 
 # %%
 practice = sharding_tables.make_counting_script("fsdp_in_practice")
@@ -394,8 +393,7 @@ script_diff("fsdp_in_practice")
 #   number: two neighbours keep a block together after the forward pass, and the second gather is
 #   among these two.
 # - **Clipping.** The gradients are DTensors, and so is their norm: `clip_grad_norm_` takes it over
-#   all ranks. (To print it, call `full_tensor()` on every rank.) A norm of local shards would
-#   differ from rank to rank.
+#   all ranks. A norm of local shards would differ from rank to rank.
 
 # %%
 guess_reduces = predict(
@@ -479,8 +477,7 @@ guess_tokens.score(F / W, how="By formula")
 # %% [markdown]
 # The eight cards together bring nearly as much as NVLink inside a host. A host with one such card
 # needs eight times as many tokens. Lesson 08d asks the same of every axis, with published runs.
-# With fewer tokens the GPUs wait: FSDP over very many ranks with a fixed global batch slows down,
-# and over a slow network HSDP (lesson 08) gathers inside the host.
+# With fewer tokens the GPUs wait: over a slow network HSDP (lesson 08) gathers inside the host.
 #
 # While everything fits, what is the case for DDP? It sends fewer numbers in the same type, and its
 # all-reduce is needed by the end of the step, not before each block.
@@ -530,8 +527,7 @@ check.compare(launch(draws, 2, **sgd), proofs["FSDP2"][0].baseline)
 #
 # `lowest_stage(parameters, ranks, gigabytes, share)` returns the lowest ZeRO stage, 0 to 3, that
 # fits: the state on a rank may take at most this share of a GPU of so many GB (1e9 bytes), since
-# the rest is for activations. Training is in 16 bit, with the paper's bytes. In each case ZeRO-3
-# fits.
+# the rest is for activations. Training is in 16 bit, with the paper's bytes.
 
 # %%
 from bootcamp import exercise

@@ -4,16 +4,15 @@
 # **58 minutes**, on any machine, after lessons 04 and 07 (two runs use 06b and 06c). All ranks here
 # are CPU ranks, so that the lesson runs everywhere.
 #
-# After this lesson you can say what a training has to save and how many bytes that is, read a
-# checkpoint that many ranks have written, resume it on another number of ranks with another
-# strategy, save so that a kill at any moment leaves a good checkpoint, and compute how often to
-# save.
+# After this lesson you can say what a training has to save and how many bytes that is, resume on
+# another number of ranks with another strategy, save so that a kill at any moment leaves a good
+# checkpoint, and compute how often to save.
 #
 # ## The question
 #
-# A large training runs for weeks. Machines fail, jobs are preempted, and the next time slot may
-# have another number of ranks. What must be kept so that a run **continues as if it had never
-# stopped**? And who writes it when no rank has the complete model?
+# Machines fail, jobs are preempted, and the next time slot may have another number of ranks. What
+# must be kept so that a run **continues as if it had never stopped**? And who writes it when no
+# rank has the complete model?
 
 # %%
 import tempfile
@@ -108,8 +107,8 @@ predict_torn
 # %% [markdown]
 # In 54 days, Llama 3's training on some 16,000 GPUs had 419 unexpected interruptions (Grattafiori
 # et al., 2024, section 3.3.4). That is one every 3.1 hours. Assume that training waits 60 seconds
-# for each save, and needs 10 minutes to run again after a failure. A save every *t* seconds costs
-# the share 60/*t*; a failure costs the restart and, on average, half of *t* once more.
+# for each save, and needs 10 minutes to run again after a failure. (With saves every *t* seconds a
+# failure costs half of *t* on average, too.)
 
 # %%
 FAILURES, SAVE, RESTART = 54 * 24 * 3600 / 419, 60, 600  # seconds
@@ -149,8 +148,8 @@ excerpts.source(sharded_checkpoint.write, sharded_checkpoint._publish)
 # DCP syncs each rank's file and writes the index, `.metadata`, last, after all ranks have written.
 # So **`.metadata` is the commit mark**: a folder without it is not a checkpoint, on any file
 # system. That holds for a *new* folder. In one that is used again, the old index stays while ranks
-# overwrite the files that it points to. So we write each save to a folder of its own, and also
-# rename the folder when it is complete: then `ls` shows which ones are good.
+# overwrite the files that it points to. So we write each save to a folder of its own, and rename
+# that when it is complete.
 #
 # In a program of your own, `get_state_dict` and `set_state_dict` of
 # `torch.distributed.checkpoint.state_dict` give model and optimizer the names of the plain model
@@ -191,7 +190,7 @@ plots.show(diagrams.resumed_losses(baseline, [*relay.values()], [*relay], title)
 #
 # Now the small program, with dropout and shuffled epochs, on 2 ranks with FSDP: eight steps in one
 # run, and then three steps, followed by the other five in new processes. Will the losses be equal
-# up to rounding, or bit for bit?
+# bit for bit?
 
 # %%
 (whole,) = checkpoints.run_legs([(2, {})], PLACE / "eight")
@@ -459,10 +458,10 @@ print(checkpoints.read_refusal(PLACE, "cpu", 1, steps=20, resume=PLACE / "missin
 #
 # ### First: which one is good?
 #
-# A run was killed and left a folder with checkpoints in parts. Some are unfinished, and some have
-# lost a file since. `resume_from(folders, ranks)` returns the name of the one to resume: the newest
-# that is complete. `folders` has for each name the list of its files, as in the listing above;
-# `ranks` is how many ranks the run had. At least one of them is complete.
+# A run was killed and left a folder with checkpoints in parts. `resume_from(folders, ranks)`
+# returns the name of the one to resume: the newest that is complete. `folders` has for each name
+# the list of its files, as in the listing above; `ranks` is how many ranks the run had. At least
+# one of them is complete.
 
 # %%
 from bootcamp import exercise
@@ -531,9 +530,8 @@ print(exercise.check("save_for_good"))
 # - **How often:** by √(2 *d M*), with *your* save time and *your* failures. Keep more than one
 #   checkpoint: a good file can hold a training that has already diverged.
 # - **To give a model away**, save the parameters alone, with plain names, as `safetensors`, the
-#   format that others read without running your pickles. The small program did, with
-#   `get_model_state_dict` and `full_state_dict=True`; lesson 11 makes such a file of a checkpoint
-#   in parts.
+#   format that others read without running your pickles. Lesson 11 makes such a file of a
+#   checkpoint in parts.
 # - Always **test the resume**, by killing. A checkpoint that nobody has ever resumed is only a
 #   hope.
 #

@@ -4,8 +4,8 @@
 # **27 minutes**, on any machine, after lesson 07. The ranks are CPU cores, even where there are
 # GPUs: this lesson counts and compares. Without DeepSpeed its cells do nothing, and say so.
 #
-# After this lesson you can read a DeepSpeed configuration; say what its stages hold and what they
-# really send; save with it so that others can load; and find a default that changes the training.
+# After this lesson you can read a DeepSpeed configuration, say what its stages hold and really
+# send, save so that others can load, and find a default that changes the training.
 #
 # ## The question
 #
@@ -261,8 +261,8 @@ if DEEPSPEED:
 #
 # Data and forward pass are right, so the *update* is not. In DeepSpeed 0.19.8 `gradient_clipping`
 # is 1.0 if the line is missing: whenever the norm of all gradients together is above 1, they are
-# scaled down to 1. A guess about an update is tested by making the same fault on purpose where you
-# know every line: add clipping to the *baseline*, and compare again.
+# scaled down to 1. A guess is tested by making the same fault on purpose where you know every line:
+# add clipping to the *baseline*.
 # </details>
 
 # %%

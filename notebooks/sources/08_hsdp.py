@@ -5,9 +5,8 @@
 # even where there are GPUs.
 #
 # After this lesson you can make two hosts with a slow link out of one machine; say for DDP, FSDP
-# and HSDP how many bytes of a step cross that link, and check it against Linux's counters;
-# explain why the ranking of the three changes with the link; lay out a mesh for hybrid sharding and
-# for tensor parallelism inside a host; and recognise two ways of getting it wrong.
+# and HSDP how many bytes of a step cross it; explain why the ranking of the three changes with the
+# link; lay out a mesh for hybrid sharding; and recognise two ways of getting it wrong.
 #
 # ## The question
 #
@@ -35,8 +34,7 @@ lab
 # ### Two hosts out of one machine
 #
 # For a network, a host is its interfaces, its addresses and its routes. The Linux kernel can keep
-# several sets of these. Each set is a **network namespace**, and a process sees only the interfaces
-# of its own. Containers are made of such namespaces.
+# several sets of these, each a **network namespace**. Containers are made of them.
 
 # %%
 from bootcamp import plots
@@ -45,19 +43,18 @@ from bootcamp_lessons.diagrams import hsdp as diagrams
 plots.show(diagrams.two_hosts("200mbit"))
 
 # %% [markdown]
-# The ranks share this machine's cores and memory, as always. Only the paths between them differ:
-# ranks of one host talk over the loopback `lo`, ranks of two hosts have to go through `eth0`. There
-# a **token bucket** (`tc qdisc ... tbf rate 200mbit`) limits what may leave: sending a byte costs a
-# token, and tokens come at 200 million bits a second. `launch(..., hosts=2, link="200mbit")` sets
-# all of this up for one run, as root or in a user namespace, and does not touch your own network.
+# Only the paths between ranks differ: ranks of one host talk over the loopback `lo`, ranks of two
+# hosts have to go through `eth0`. There a **token bucket** (`tc qdisc ... tbf rate 200mbit`) limits
+# what may leave: sending a byte costs a token, and tokens come at 200 million bits a second.
+# `launch(..., hosts=2, link="200mbit")` sets all of this up for one run, as root or in a user
+# namespace, and does not touch your own network.
 
 # %%
 lab.five_megabytes("200mbit")
 
 # %% [markdown]
 # Rank 1 is on the same host, and nothing went over `eth0`. The others were reached through it, in
-# the time that the rate allows: 40 million bits at 200 million a second. (`eth0` counts a little
-# more than 5 MB: each packet has headers.)
+# the time that the rate allows: 40 million bits at 200 million a second.
 #
 # ### What crosses the link
 #
@@ -139,7 +136,7 @@ script_diff("hsdp")
 # One line matters: the mesh has two axes. `init_device_mesh` fills the rows with ranks one after
 # another, 0 and 1, then 2 and 3, and launchers number the ranks host by host. So a row that is as
 # long as a host *is* a host. `fully_shard` shards over the mesh's second axis and replicates over
-# its first. (Of a mesh with more axes, `fully_shard(..., dp_mesh_dims=)` picks the two by name.)
+# its first.
 #
 # `--shard` is the length of a row. What are `--shard 1` and `--shard 4`, with four ranks?
 #
@@ -311,8 +308,7 @@ Table(rows, "7 billion parameters, 16 hosts of 8 GPUs, NCCL: GB that a host send
 #   gradients can run behind the rest of the backward pass.
 #
 # Does it matter? The step and both networks are IBM's, with A100s. On the slower one FSDP's bytes
-# alone take longer than the step. On the other they must hide behind the computation, and a smaller
-# batch makes the step shorter, but not its bytes.
+# alone take longer than the step. On the other they must hide behind the computation.
 #
 # ## Prove it
 
@@ -375,8 +371,8 @@ Table(rows, "Sent by one rank in one step, by formula, blocks only")
 # %% [markdown]
 # More important than how much is *when*: each all-reduce is in the middle of the computation, and
 # what follows needs its result. FSDP gathers the next block's parameters while this one is
-# computed. So the tensor axis gets the fastest link, and the data axis may cross the network. A
-# third axis is possible: replicas of all that, as in HSDP. Lesson 08d computes when a link decides.
+# computed. So the tensor axis gets the fastest link, and the data axis may cross the network.
+# Lesson 08d computes when a link decides.
 #
 # ## Break it
 #
@@ -404,16 +400,15 @@ assert abs(across.losses[-1] - right.losses[-1]) < 1e-5, "another training"
 assert across.ranks[0]["parameter_bytes"] == right.ranks[0]["parameter_bytes"], "other shares"
 assert hsdp_lab.crossing_bytes(across) > hsdp_lab.crossing_bytes(free["FSDP"]), "less than FSDP"
 print(guess_across.score(hsdp_lab.crossing_bytes(across) / hsdp_lab.crossing_bytes(right)))
-print("the mesh by host:", across.output(0) if lab.ready else "not in the record")
+print("the mesh by host:", across.output(0).split("\n")[0] if lab.ready else "not recorded")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Only the bytes: there are more than FSDP's. No proof finds this, and a profile shows slow gathers
-# without the reason. All gathering goes over the link now, and only the averaging of parts stays
-# inside the host. On real clusters this happens when ranks are not numbered host by host, or when a
-# row is longer than a host. When hybrid sharding is slow, print the mesh by host, as here: each row
-# of it should name one host.
+# Only the bytes: there are more than FSDP's. No proof finds this. All gathering goes over the link
+# now, and only the averaging of parts stays inside the host. On real clusters this happens when
+# ranks are not numbered host by host, or when a row is longer than a host. When hybrid sharding is
+# slow, print the mesh by host, as here: each row of it should name one host.
 # </details>
 #
 # ### Second: wrapped once more
@@ -432,9 +427,9 @@ print(refused.summary["error"]["message"])
 
 # %% [markdown]
 # DDP begins by sending all ranks the parameters of rank 0, and PyTorch knows no such operation for
-# a DTensor. Fortunately it fails: ranks hold *different* parts, and with rank 0's everywhere half
-# of the model would be gone. Hybrid sharding averages over the replicas **by itself**. (And if you
-# pass no mesh at all, `fully_shard` shards over all ranks: FSDP, and no error.)
+# a DTensor. Fortunately it fails: with rank 0's part everywhere half of the model would be gone.
+# Hybrid sharding averages over the replicas **by itself**. (And if you pass no mesh at all,
+# `fully_shard` shards over all ranks: FSDP, and no error.)
 #
 # ## Exercises
 #

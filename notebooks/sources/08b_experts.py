@@ -10,9 +10,9 @@
 #
 # ## The question
 #
-# Models get better with more parameters. But in all models so far each token passes through *every*
-# parameter, so twice the parameters are twice the arithmetic. Can a model have more parameters with
-# the same arithmetic, and where would they be kept?
+# In all models so far each token passes through *every* parameter, so twice the parameters are
+# twice the arithmetic. Can a model have more parameters with the same arithmetic, and where would
+# they be kept?
 
 # %%
 from bootcamp import check, claim, default_ranks, gpu_count, launch, plots, warm_up
@@ -69,11 +69,11 @@ print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach()
 #   products. (On a GPU `tolist()` on the counts waits for the device in each layer, and a loop over
 #   experts starts many small kernels: `torch.nn.functional.grouped_mm` takes all experts at once.)
 # - The choice itself has no gradient. The router learns through the *weights*: a softmax over the
-#   scores of the chosen. With one chosen expert that softmax would be 1, and the router would never
-#   learn; such models take the weight from a softmax over *all* scores.
+#   scores of the chosen. With one chosen expert that softmax would be 1, so such models take it
+#   over *all* scores.
 # - **Capacity.** Some programs give each expert room for a fixed number of rows and drop the rest:
-#   those tokens skip the MLP. What is dropped depends on which tokens share a batch. Our layer is
-#   *dropless*, so it can be proved equal on any number of ranks.
+#   those tokens skip the MLP. Our layer is *dropless*, so it can be proved equal on any number of
+#   ranks.
 # - Newer models have many narrow experts, some **shared** ones that every token passes, a sigmoid
 #   in place of the softmax, and the router in float32, whose scores a small loss (the z-loss)
 #   keeps from growing.
@@ -84,11 +84,10 @@ print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach()
 experts_lab.published_table()
 
 # %% [markdown]
-# All these parameters need memory, and so do their gradients and optimizer state. **Expert
-# parallelism** divides the experts of each layer over the data-parallel ranks. Each rank still
-# trains its own share of the batch. In each layer a row travels to the rank that has its expert,
-# and the result travels back. One collective does that: in an **all-to-all** each rank sends every
-# other rank a different part of its data.
+# **Expert parallelism** divides the experts of each layer over the data-parallel ranks. Each rank
+# still trains its own share of the batch. In each layer a row travels to the rank that has its
+# expert, and the result travels back. One collective does that: in an **all-to-all** each rank
+# sends every other rank a different part of its data.
 
 # %%
 plots.show(pictures.exchange())
@@ -165,8 +164,8 @@ script_diff("ep")
 
 # %% [markdown]
 # - `dispatch` and `combine` are hooks that run before and after the experts of each block. The
-#   model is the baseline's. Its experts also accept rows of several ranks, sorted by rank and then
-#   by expert: `counts` then has a line for each rank.
+#   model's experts accept rows of several ranks, sorted by rank and then by expert: `counts` then
+#   has a line for each rank.
 # - DDP is told to leave the experts alone, by a method that torch marks as private
 #   (`_set_params_and_buffers_to_ignore_for_model`), as is the all-to-all with a backward. Otherwise
 #   it would copy rank 0's experts to all ranks, and average gradients of *different* parameters.
@@ -289,12 +288,11 @@ experts_lab.rows_table(left_alone, step=29)
 # makes all others wait.
 #
 # Two repairs are common. Switch Transformers add a term to the loss: for each layer, the sum over
-# experts of (share of the rows) × (mean probability that the router gives this expert), which is
-# smallest when all are equal. It competes for the same parameters as the real loss, and it is not a
-# mean over samples: the mean of the ranks' terms is *not* the term of the batch. DeepSeek-V3 relies
-# on something else (and keeps such a term with a very small factor): it adds a number to each
-# expert's score, for the choice alone and not for the weights. After each step the number grows for
-# experts with too few rows, and shrinks for those with too many.
+# experts of (share of the rows) × (mean probability that the router gives this expert). It competes
+# for the same parameters as the real loss, and the mean of the ranks' terms is *not* the term of
+# the batch. DeepSeek-V3 adds a number to each expert's score, for the choice alone and not for the
+# weights. After each step the number grows for experts with too few rows, and shrinks for those
+# with too many.
 
 # %%
 script = experts_lab.write_balanced_script("ep")

@@ -247,9 +247,8 @@ claim.larger(
 
 # %% [markdown]
 # AdamW hardly notices a factor of two, norms have few of the parameters, and a loss is as noisy as
-# its batch. **A loss curve cannot prove a
-# composition.** The cost of these bugs comes later: another gradient than the one you tuned for,
-# ranks that hold different models, a checkpoint of only one of them.
+# its batch. **A loss curve cannot prove a composition.** The cost comes later: ranks that hold
+# different models, a checkpoint of only one of them.
 #
 # The proof takes two steps. It compares parameters, and with SGD the length of a step is
 # proportional to the gradient.
@@ -335,15 +334,14 @@ print(exercise.check("silent_resumed"))
 # ## When to use it and when not
 #
 # **Add an axis only when the ones that you have are exhausted.** DDP or FSDP first. Tensor
-# parallelism inside the host when a layer is too large, or when more data-parallel ranks would make
-# the batch too large. A pipeline across hosts when the model does not fit into one host and the
-# link is too slow to gather parameters. Three axes are for models that need hundreds of GPUs.
+# parallelism inside the NVLink domain when a layer is too large, or the batch would be. A pipeline
+# across domains when the link is too slow to gather parameters. Three axes are for models that need
+# hundreds of GPUs.
 #
 # **Order the axes by what they send**: the ranks of the mesh's last axis are neighbours.
 #
 # **Prove before you train.** A tiny model, two steps, SGD, every mesh that you will use, from a
-# checkpoint too. It takes seconds, and a silent bug costs weeks. Switch clipping and accumulation
-# on: that is where the divisions are.
+# checkpoint too, with clipping and accumulation: that is where the divisions are.
 #
 # **In a run that is too large to check against one process** look at what has to agree: the norm of
 # the gradient on two meshes, replicated parameters on all ranks that hold them, the norm of the
