@@ -82,19 +82,15 @@ def context_ratio(tokens, queries_of_a_key, ranks, F, W):
 
 h100 = hardware.gpu("H100")
 F, rows = h100.peak * h100.reached, []
-for links, W in (
-    ("NVLink, in a domain", 450e9),
-    ("8 cards of a host, in a ring", 400e9),
-    ("1 card for each GPU", 50e9),
-):
-    row = {"link": links, "FSDP: tokens on a rank": 1 / overlap.fsdp_ratio(1, F, W)}
-    row["gradients in fp32"] = 1 / overlap.fsdp_ratio(1, F, W, reduced=4)
-    row["8 tensor ranks: width"] = 1 / overlap.tensor_ratio(1, 8, F, W)
-    row["8 expert ranks: inner width"] = 1 / expert_ratio(1, 8, F, W)
-    row["16 context ranks: own tokens"] = 1 / context_ratio(1, 16, 16, F, W)
-    rows.append({name: round(x) if name != "link" else x for name, x in row.items()})
-for name in list(rows[1])[3:]:
-    del rows[1][name]  # these are no rings over hosts
+RING = "8 cards of a host, in a ring"
+for link, W in (("NVLink, in a domain", 450e9), (RING, 400e9), ("1 card for each GPU", 50e9)):
+    row = {"link": link, "FSDP: tokens on a rank": round(1 / overlap.fsdp_ratio(1, F, W))}
+    row["gradients in fp32"] = round(1 / overlap.fsdp_ratio(1, F, W, reduced=4))
+    if link != RING:
+        row["8 tensor ranks: width"] = round(1 / overlap.tensor_ratio(1, 8, F, W))
+        row["8 expert ranks: inner width"] = round(1 / expert_ratio(1, 8, F, W))
+        row["16 context ranks: own tokens"] = round(1 / context_ratio(1, 16, 16, F, W))
+    rows.append(row)
 display(guess_width.score(1 / overlap.tensor_ratio(1, 8, F, 450e9), how="By formula"))
 display(guess_inner.score(1 / expert_ratio(1, 8, F, 50e9), how="By formula"))
 Table(rows, "Where computing begins to take longer than sending; context: 16 queries for a key")

@@ -195,6 +195,8 @@ def _explain_distance(pair: Pair, moved: float) -> str:
         return _explain_learning_rate(*pair.other_learning_rate)
     if not pair.same_samples:
         return "The samples are not the baseline's, so the parameters can't be."
+    if pair.parameter_distance("initial") > ROUNDING:
+        return "They did not begin as the baseline's, so they can't end so."
     measurable = pair.uses_sgd and not pair.resumed
     share = moved / (pair.baseline_moved or math.inf) if measurable else 1.0
     if share > 1.25:
