@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 Single GPU: move and time
 #
-# **35 minutes**, on any machine. With a GPU you move the training and time it; without one you
+# **34 minutes**, on any machine. With a GPU you move the training and time it; without one you
 # rehearse the move, and the lesson says what that cannot show.
 #
 # After this lesson you can bring a training script to a GPU, prove that nothing was left behind,
@@ -48,7 +48,7 @@ plots.show(single_device.queue())
 # there.
 
 # %%
-from bootcamp_lessons.excerpts import SNIPPETS, parse_printed
+from bootcamp_lessons.excerpts import SNIPPETS
 
 print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
 
@@ -261,34 +261,16 @@ guess_ridge.score(h100.peak / h100.hbm, how="By formula, at 1 FLOP a byte for ea
 #
 # `torch.compile(model)` fuses what is between the matrix products. It compiles at the first call,
 # which takes from seconds to minutes, and again for new shapes, so it is for long runs. Measure its
-# steps after the first ones. It needs a C++ compiler for a CPU and Triton for a GPU. Lesson 02c
-# compiles a model, and feeds it from workers that do real work.
+# steps after the first ones. It needs a C++ compiler for a CPU and Triton for a GPU.
+#
+# A device also waits for data: a `DataLoader` with `num_workers=0` reads in the training process,
+# and the device idles meanwhile. Lesson 02c measures what compiling and worker processes bring.
 #
 # The two numbers that make a roof, for several GPUs (both axes are logarithmic; no training
 # reaches a peak):
 
 # %%
 plots.show(single_device.speeds(None if gpu_count() else roof))
-
-# %% [markdown]
-# ### A device that waits for data
-#
-# A `DataLoader` with `num_workers=0` reads in the training process, and the device idles
-# meanwhile. Workers are processes that read ahead. Here reading a batch takes twice as long as
-# training on it (both only sleep, so the effect needs no free cores).
-
-# %%
-loader = trial(SNIPPETS / "loader_workers.py", ranks=1, device="cpu", workers=0)
-two_workers = trial(SNIPPETS / "loader_workers.py", ranks=1, device="cpu", workers=2)
-claim.faster(
-    "single_gpu_loader_workers",
-    "With two workers a step that waits for its data takes less than half the time.",
-    lambda: parse_printed(two_workers())[0]["seconds_per_batch"],
-    lambda: parse_printed(loader())[0]["seconds_per_batch"],
-    by=2,
-    names=("two workers", "none"),
-    otherwise="Workers that get no core of their own read late.",
-)
 
 # %% [markdown]
 # ## Prove it
@@ -299,7 +281,7 @@ claim.faster(
 from bootcamp import check
 
 for proof in check.prove("gpu", 1):
-    print(proof, end="\n\n")
+    display(proof)
 
 # %% [markdown]
 # **Everything was moved.** Without a GPU the proof above shows nothing about moving: host and

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 DataParallel: one process, several devices
 #
-# **20 minutes** for the core, on any machine; parts marked *(optional)* come on top.
+# **18 minutes** for the core, on any machine; parts marked *(optional)* come on top.
 # `nn.DataParallel` itself needs two GPUs. The lesson rebuilds it from threads on CPU cores, so that
 # you can look inside without any.
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 05 Horovod: a ring of ranks, and an optimizer that talks
 #
-# **30 minutes** for the core, on any machine; parts marked *(optional)* come on top. The ranks are
+# **33 minutes** for the core, on any machine; parts marked *(optional)* come on top. The ranks are
 # CPU cores, even where there are GPUs.
 #
 # After this lesson you can read and start a Horovod script, say what Horovod does *not* do for you,

@@ -59,7 +59,7 @@ def memory_row(name: str, run, plain) -> dict:
     """Return a run's memory and the distance of its losses from those of a plain run."""
     megabytes = {
         f"{kind} MB": run.ranks[0][f"{kind.rstrip('s').split()[0]}_bytes"] / 1e6
-        for kind in ("activations", "parameters", "optimizer state")
+        for kind in ("activations", "parameters", "gradients", "optimizer state")
     }
     return {"run": name, **megabytes, "loss off by": furthest(run, plain)}
 

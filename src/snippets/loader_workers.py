@@ -1,8 +1,7 @@
-"""python src/snippets/loader_workers.py --workers 2 --work decode --epochs 2
+"""python src/snippets/loader_workers.py --workers 2 --epochs 2
 
-How long a training step waits for its batch when making a sample takes time. With `--work sleep`
-reading and training are sleeps, so that the effect is the same with one core as with many. With
-`--work decode` both are work: text is unpacked and cut into words, matrices are multiplied.
+How long a training step waits for its batch when making a sample takes time: text is unpacked and
+cut into words. Training multiplies matrices.
 """
 
 import argparse
@@ -19,24 +18,20 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from bootcamp import corpus
 
 BATCHES, BATCH = 16, 16
-READ_SECONDS, TRAIN_SECONDS = 0.0025, 0.02  # a sample, a batch, if they are sleeps
 PIECE, APART, VOCABULARY, MATRIX = 16_384, 6_144, 50_257, 512
 
 
 class Samples(Dataset):
-    """Samples that take a while, as from a slow disk or a decoder. A sample knows who made it."""
+    """Samples that take a while. A sample knows who made it."""
 
-    def __init__(self, work: str):
-        self.sleeps, text = work == "sleep", corpus.text()
+    def __init__(self):
+        text = corpus.text()
         self.packed = [zlib.compress(text[k * APART :][:PIECE]) for k in range(BATCHES * BATCH)]
 
     def __len__(self) -> int:
         return len(self.packed)
 
     def __getitem__(self, sample_id: int) -> tuple[torch.Tensor, int]:
-        if self.sleeps:
-            time.sleep(READ_SECONDS)
-            return torch.tensor(sample_id), os.getpid()
         words = re.findall(rb"\w+|\S", zlib.decompress(self.packed[sample_id]))
         ids = [zlib.crc32(word) % VOCABULARY for word in words]
         return torch.tensor(ids[:512]), os.getpid()
@@ -53,10 +48,7 @@ class InOrder(Sampler):
             yield sample_id
 
 
-def train(work: str, matrix: torch.Tensor) -> None:
-    if work == "sleep":
-        time.sleep(TRAIN_SECONDS)
-        return
+def train(matrix: torch.Tensor) -> None:
     for _ in range(4):
         matrix @ matrix
 
@@ -64,7 +56,6 @@ def train(work: str, matrix: torch.Tensor) -> None:
 if __name__ == "__main__":  # where workers are spawned, each one imports this file
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--work", choices=("sleep", "decode"), default="sleep")
     parser.add_argument("--prefetch", type=int, help="batches that each worker makes ahead")
     parser.add_argument("--persistent", action="store_true", help="workers outlive an epoch")
     parser.add_argument("--epochs", type=int, default=1)
@@ -72,7 +63,7 @@ if __name__ == "__main__":  # where workers are spawned, each one imports this f
     torch.set_num_threads(1)
     order, matrix = InOrder(), torch.ones(MATRIX, MATRIX)
     loader = DataLoader(
-        Samples(args.work),
+        Samples(),
         batch_size=BATCH,
         sampler=order,
         num_workers=args.workers,
@@ -87,7 +78,7 @@ if __name__ == "__main__":  # where workers are spawned, each one imports this f
             arrived = time.perf_counter()
             (waited if number >= 4 else first).append(arrived - began)  # workers have to start
             makers |= set(pids.tolist())
-            train(args.work, matrix)
+            train(matrix)
             began = time.perf_counter()
             trained.append(began - arrived)
     seconds = {"waited_seconds_per_batch": sum(waited) / len(waited)}

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from bootcamp.train import data, models, optimizers
 
 STEPS, WARM_UP, BATCH, LONGEST = 160, 16, 32, 4.0  # LONGEST: that a gradient may be
-SAMPLES, HELD_OUT, EVERY = 256, 2048, 40  # few samples, so that each is trained on twenty times
+SAMPLES, HELD_OUT, EVERY = 256, 2048, 16  # few samples, so that each is trained on twenty times
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
