@@ -16,8 +16,8 @@
 # of a host holds for the domain.)
 #
 # DDP (lesson 04) keeps the complete model on every rank. FSDP (lesson 07) keeps a part on each, and
-# gathers the parts in every step. Which of them suits a slow link? Or a third: **HSDP**, hybrid
-# sharded data parallelism, which shards inside a host and replicates between hosts?
+# gathers the parts in every step. Which suits a slow link? Or **HSDP**, hybrid sharded data
+# parallelism, which shards inside a host and replicates between hosts?
 
 # %%
 from bootcamp import warm_up
@@ -75,8 +75,8 @@ plots.show(diagrams.rings())
 #
 # The bytes follow from formulas. *P* stands for the bytes of the model. `fp16` is DDP with a hook
 # that sends gradients in 16 bits (lesson 04d); `keep` is FSDP that keeps what it has gathered from
-# the forward pass to the backward pass. A **reduce-scatter** sends (*n*-1)/*n* of a tensor with
-# NCCL, and twice as much with gloo (lesson 06c).
+# the forward pass to the backward pass. A reduce-scatter sends twice as much with gloo as with NCCL
+# (lesson 06c).
 
 # %% tags=["nbval-check-output"]
 from bootcamp import Table

@@ -158,12 +158,12 @@ claim.larger(
 )
 
 # %% [markdown]
-# - **FSDP.** Published runs have more tokens on a rank than hiding needs. Not the link keeps them
-#   below 1, but attention, small matrices and the optimizer. A run far to the right with a low
-#   value has another problem, and a faster network would not solve it.
+# - **FSDP.** It is not the link that keeps published runs below 1, but attention, small matrices
+#   and the optimizer. A run far to the right with a low value has a problem that a faster network
+#   would not solve.
 # - **Tensor ranks** reach little where blocks are narrow.
-# - **Pipelines.** With few micro-batches the roof is low. With more of them, each is smaller and
-#   may be computed less efficiently.
+# - **Pipelines.** With few micro-batches the roof is low. With more, each is smaller and may be
+#   computed less efficiently.
 # - **Runs of this machine** can lie above the dashed roof. While ranks compute, the token bucket of
 #   the link fills, and the next bytes leave at once: in effect they were sent meanwhile.
 #
