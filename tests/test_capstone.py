@@ -17,7 +17,8 @@ from bootcamp.classroom.predict import PredictionMissing, predict
 from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.costs.model_shapes import find_model
 from bootcamp.costs.plans import Plan, list_candidates
-from bootcamp.launcher import simulated_hosts
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.scripts.variants import variant
 from bootcamp_lessons import capstone, exercise, plan_contest
 
@@ -107,6 +108,15 @@ def test_plans_are_tried_on_two_hosts_where_there_are_hosts(monkeypatch):
     assert capstone.choose_hosts() == {"hosts": 2, "link": None}
     monkeypatch.setattr(simulated_hosts, "why_not", lambda: "no namespaces here")
     assert capstone.choose_hosts() == {"device": "cpu"}
+
+
+def test_training_goes_on_from_its_last_save_without_slurm(monkeypatch, tmp_path):
+    """With Slurm the lesson's own cells lose a host of a job."""
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
+    monkeypatch.setattr(capstone, "launch", launch)
+    run = capstone.train_through_a_loss("fsdp", 12, tmp_path / "saves")
+    assert run.ranks[0].first_step in (5, 10)
+    assert equality.same_training(run, equality.baseline(**capstone.MODEL, steps=12))
 
 
 def test_board_of_runs_ranks_valid_entries_by_tokens_per_second(monkeypatch):

@@ -134,9 +134,10 @@ def expected(lesson: lessons.Lesson) -> str:
 
 def build(folder: Path, path: Path = lessons.DATA, begins: str = "09:00") -> Path:
     """Write the guide as one HTML file and return its path. Raises KitError and LessonError."""
-    pages = [(KIT / name).read_text() for name in ("room.md", "machines.md")]
+    pages = [(KIT / name).read_text() for name in ("assessment.md", "room.md", "machines.md")]
     text = "\n\n".join([agendas(path, begins), guide(), *pages]).replace("](../../", "](../")
-    text = text.replace("](machines.md)", "](#machines-for-a-class)")
+    text = text.replace("](machines.md)", "](#machines-for-a-class)").replace("(machines.md#", "(#")
+    text = text.replace("](assessment.md)", "](#before-and-after)")
     text = text.replace("](trials.md)", "](../kit/trials.md)")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "kit.html"

@@ -48,6 +48,7 @@ BEHIND = {  # the pages behind README.md, by the names that they have here
     "tools/INSTALL.md": "installing",
     "slides/kit/room.md": "room",
     "slides/kit/machines.md": "machines",
+    "slides/kit/assessment.md": "assessment",
     "src/README.md": "code",
     "logs/README.md": "records",
     "tests/README.md": "proofs",

@@ -1,18 +1,19 @@
 # %% [markdown]
-# # 14 Capstone: compose a strategy
+# # 14 Capstone: a training, from its plan to the file that answers
 #
-# **95 minutes**, after lessons 04, 06b, 07 and 08, on Linux with network namespaces; elsewhere
-# without the slow link.
+# **95 minutes**, after lessons 06b, 09b and 11; lesson 10 helps. On Linux with network namespaces
+# and Slurm; elsewhere without the slow link, and with a kill in place of the lost host.
 #
-# After this lesson you can choose a strategy for given hardware: by what a rank holds, what crosses
-# which link, and how long a step takes, measured or, where you don't have the hardware, predicted
-# by the planner. There is more than one answer.
+# After this lesson you can choose a plan for given hardware, measured or predicted; train by it
+# through the loss of a host; hand over one file that answers; and write the page that 256 GPUs are
+# paid for. There is more than one answer.
 
 # %% [markdown]
 # ## The question
 #
 # A model, four CPU ranks on two hosts, a slow link between them, and less memory on each rank than
-# DDP needs: **which plan trains the same model, fits, and is the fastest?**
+# DDP needs: **which plan trains the same model, fits, and is the fastest?** And what if a host is
+# lost?
 
 # %%
 from bootcamp import Table, capstone, launch, warm_up
@@ -74,7 +75,7 @@ display(states, cut, link)
 # %% [markdown]
 # ## Run it
 #
-# A few steps of each, without the limit on the link's rate: that does not change the bytes.
+# A few steps of each, without the link's limit, which does not change the bytes.
 
 # %%
 from bootcamp import claim
@@ -99,7 +100,7 @@ claim.larger(
 # %% [markdown]
 # Whether "FSDP saves memory" is true depends on what fills it. And a pipeline does not save
 # activations by itself: DDP takes a share of the batch through all layers, a pipeline the complete
-# batch through a share of them. To save memory, have few micro-batches in flight.
+# batch through a share of them. Have few micro-batches in flight.
 
 # %%
 crossed = {name: capstone.count_models_sent(run) for name, run in runs.items()}
@@ -117,16 +118,13 @@ claim.larger(
 # %% [markdown]
 # ## The board
 #
-# DDP is entered first. It is measured and refused, with the reason.
+# Two plans are entered: one is refused, with the reason, the other is valid and slow. Beat it.
+# Plans that are close may change places: enter yours twice before you claim the first.
 
 # %%
-entered = capstone.enter("the course", "ddp")
-assert entered.wrong, "DDP fits: the task has lost its point"
+entered = {script: capstone.enter("the course", script) for script in ("ddp", "fsdp")}
+assert entered["ddp"].wrong, "DDP fits: the task has lost its point"
 entered
-
-# %% [markdown]
-# Now yours. The board ranks valid plans by tokens per second on this machine. Plans that are close
-# may change places: enter yours twice before you claim the first.
 
 # %%
 MY_PLAN = None  # such as {"script": "ddp_options", "hook": "fp16"}
@@ -138,9 +136,8 @@ capstone.board()
 # %% [markdown]
 # ## Prove it
 #
-# `enter` proves every plan. Here is one that is fast because no gradient crosses the link: the
-# forward pass calls the model inside DDP, so DDP's hooks never learn that a backward pass is
-# coming.
+# `enter` proves every plan. This one is fast because no gradient crosses the link: the forward pass
+# calls the model inside DDP, so DDP's hooks never learn that a backward pass is coming.
 
 # %%
 from bootcamp import variant
@@ -153,16 +150,58 @@ caught
 
 # %% [markdown]
 # The samples are right, and every rank's loss falls. The second step's loss gives it away.
+#
+# ## A training, not only a plan
+#
+# This job file starts any script of the course, two ranks on each of two hosts, and resumes what it
+# has saved. (The hosts are lesson 09's, without a slow link.)
+
+# %%
+from bootcamp.paths import LOGS, SRC
+
+text = (SRC / "jobs" / "train_plan.sbatch").read_text()
+print(text[text.index("srun ") :])
+
+# %% [markdown]
+# It trains by your plan, or FSDP. After eight steps one of its hosts is lost; a third is idle. Is
+# the training still the same?
+
+# %%
+import tempfile
+from pathlib import Path
+
+from bootcamp import check
+
+LOGS.mkdir(parents=True, exist_ok=True)
+holder = tempfile.TemporaryDirectory(prefix="capstone-", dir=LOGS)  # ends with the notebook
+PLACE = Path(holder.name)
+trained = capstone.train_through_a_loss(MY_PLAN or "fsdp", steps=20, place=PLACE / "saves")
+print(f"The second attempt began at step {trained.ranks[0].first_step}.")
+check.same_training(trained, check.baseline(**capstone.MODEL, steps=20))
+
+# %% [markdown]
+# Hand it over (lesson 11): one file for a server that has none of the model's code. Every answer is
+# compared with the checkpoint's model.
+
+# %%
+from bootcamp import available, run_command
+from bootcamp.serving import artifacts, load_test, server_process
+
+available("onnxruntime", fetch=True)  # and the other packages of lesson 11
+export = ["python", str(SRC / "serve/export.py"), str(PLACE / "saves"), str(PLACE / "model")]
+print(run_command([*export, "--formats", "pt2"]))
+asked = load_test.make_requests(artifacts.load(PLACE / "model/gpt.safetensors"), 20, length=8)
+with server_process.start("simple_server", PLACE / "model/gpt.pt2") as server:
+    answers = load_test.run_closed_loop(server.url, asked, clients=1, count=20)
+assert (answers.wrong, answers.failed) == (0, 0), answers
+print(f"{answers.sent} answers, all within 1e-5 of the model that the job has trained")
 
 # %% [markdown]
 # ## A cluster that is not here
 #
-# The same question for 256 GPUs. Nobody rents 256 GPUs to try every plan: the planner of lesson 10
-# **predicts** a step from its bytes, its floating-point operations and the links. Nothing on these
-# boards is measured. The planner has errors, which lesson 10 shows, so any plan within 5 % of the
-# fastest is as good as the fastest.
-#
-# Three tasks with the same model, the same GPUs and the same number of tokens in a step:
+# Nobody rents 256 GPUs to try every plan: lesson 10's planner **predicts** a step from its bytes,
+# its operations and the links. It has errors, so any plan within 5 % of the fastest is as good.
+# Three tasks with the same model, GPUs and tokens in a step:
 
 # %%
 from bootcamp import plan_contest
@@ -182,12 +221,12 @@ Table([task.description for task in plan_contest.TASKS.values()], "Three tasks")
 # | `virtual` | stages of each pipeline rank (interleaved 1F1B) |
 # | `recompute` | `"none"`, `"selective"` (attention), `"selective op"` (half of all), `"full"` |
 #
-# `context` ranks share each sequence: a rank has a part of its tokens and gets the keys and values
-# of the others (lesson 06c). Sequence parallelism comes with `tensor`.
+# `context` ranks share each sequence and pass keys and values on (lesson 06c). Sequence parallelism
+# comes with `tensor`.
 #
-# Two plans that people recommend, on hosts of 8 GPUs. **A**: matrices split inside a host, FSDP
-# between hosts, 4 sequences at a time. **B**: matrices split inside a host, a pipeline over 4
-# hosts, ZeRO-1. (With long sequences A takes one at a time, for there are only two for each rank.)
+# Two plans that people recommend, on hosts of 8 GPUs. **A**, as in torchtitan: matrices split
+# inside a host, FSDP between hosts, 4 sequences at a time. **B**, as in Megatron-LM: matrices split
+# inside a host, a pipeline over 4 hosts, ZeRO-1.
 
 # %%
 PLANS_OF_OTHERS = {
@@ -208,13 +247,7 @@ slower_b = predict(
     "The network of a host gets 32 times slower. How many times as long is a step of plan B?",
     unit="times",
 )
-longer = predict(
-    "capstone_longer",
-    f"A rank of plan A holds {fast['A'].peak_bytes / 1e9:.0f} GB with 4 sequences of 4,096 tokens "
-    "at a time. How many GB with one of 65,536?",
-    unit="GB",
-)
-display(slower_a, slower_b, longer)
+display(slower_a, slower_b)
 
 # %%
 said = {
@@ -227,7 +260,6 @@ said = {
 times = {name: said[name, "slow"].seconds / fast[name].seconds for name in PLANS_OF_OTHERS}
 print("A:", slower_a.score(times["A"], how="The planner says"))
 print("B:", slower_b.score(times["B"], how="The planner says"))
-print("A:", longer.score(said["A", "long"].peak_bytes / 1e9, how="The planner says"))
 claim.larger(
     "capstone_planned_micro_batches",
     "The slow network makes plan A slower by a factor that is more than 10 times plan B's.",
@@ -239,24 +271,17 @@ claim.larger(
 )
 
 # %%
-claim.equal(
-    "capstone_planned_none_wins",
-    "Neither plan is within 5 % of the fastest in any of the three tasks.",
-    sum(verdict.accepted for verdict in said.values()),
-    0,
-    kind="count",
-)
-
-# %%
 from bootcamp import plots
 from bootcamp_lessons.diagrams import predicted
+
+assert not any(verdict.accepted for verdict in said.values()), "a plan wins in some task"
 
 plots.show(predicted.steps("slow"))
 print(said["B", "slow"])
 
 # %% [markdown]
-# The verdict says what limits a plan, and which one change would help most. After that change
-# something else is the limit. Now yours, for each task:
+# Neither plan is within 5 % of the fastest in any task. The verdict says what limits a plan, and
+# which one change helps most; then something else is the limit. Now yours, for each task:
 
 # %%
 MY_PLANS = {  # such as "fast": {"tensor": 8, "data": 32, "stage": 3}
@@ -271,14 +296,31 @@ for task, knobs in MY_PLANS.items():
     display(plan_contest.board(task))
 
 # %% [markdown]
+# ### One page
+#
+# What whoever pays will ask of your plan. Code Llama was trained on 500 billion tokens; put in your
+# own price.
+
+# %%
+import json
+
+from IPython.display import Markdown
+
+chosen = json.dumps(MY_PLANS["slow"] or PLANS_OF_OTHERS["B"])
+page = ["python", str(SRC / "snippets/training_page.py"), "slow", chosen]
+Markdown(run_command([*page, "--tokens", "5e11", "--dollars", "2.5"]))
+
+# %% [markdown]
 # ## Exercise
+#
+# `exercise.solution("capstone_...")` and `exercise.solution("planned_...")`, with the name of an
+# exercise, show one that is right, of several.
 #
 # ### It fits, and you know why
 #
-# A plan within the limit, with your own estimate for its fullest rank, to within 10 %. For example,
-# `{"script": "ddp", "states_mb": 5.4, "activations_mb": 13.5}` is a right estimate, but the plan
-# needs too much. Put yours in place of `None`. `exercise.solution("capstone_fits")` shows one that
-# fits; there are others.
+# A plan within the limit, with your own estimate for its fullest rank, to within 10 %. In
+# `{"script": "ddp", "states_mb": 5.4, "activations_mb": 13.5}` the estimate is right, but the plan
+# needs too much.
 
 # %%
 from bootcamp import exercise
@@ -286,53 +328,30 @@ from bootcamp import exercise
 print(exercise.check("capstone_fits", None))
 
 # %% [markdown]
-# ### It fits into 10 MB
+# ### 256 GPUs on a slow network
 #
-# Sharding the states is not enough now. A plan alone will do. One that fits:
-# `exercise.solution("capstone_small")`.
-
-# %%
-print(exercise.check("capstone_small", None))
-
-# %% [markdown]
-# ### 256 GPUs on a fast network
-#
-# A plan for the task `fast` at most 5 % slower than the fastest. A wrong one is told what limits
-# it. One that is right: `exercise.solution("planned_fast")`; there are others.
-
-# %%
-print(exercise.check("planned_fast", None))
-
-# %% [markdown]
-# ### The same on a slow network
-#
-# One that is right: `exercise.solution("planned_slow")`.
+# A plan for the task `slow`, at most 5 % slower than the fastest. Then write its page.
 
 # %%
 print(exercise.check("planned_slow", None))
 
 # %% [markdown]
-# ### The same with long sequences
+# ## More plans (optional)
 #
-# One that is right: `exercise.solution("planned_long")`.
+# At most 10 MB on a rank, where sharding the states is not enough (the plan alone); a fast network;
+# long sequences. For the first place on the board combine what the family has, such as two
+# pipelines of two ranks (`"mesh": "2x2"` of `ddp_pp`), or start from `src/_train_fsdp.py`.
 
 # %%
+print(exercise.check("capstone_small", None))
+print(exercise.check("planned_fast", None))
 print(exercise.check("planned_long", None))
-
-# %% [markdown]
-# ### The first place (optional)
-#
-# Combine what the family has: `"mesh": "2x2"` for `ddp_pp` means two pipelines of two ranks,
-# `"micro_batches"` and `"schedule"` change a pipeline, `"keep_gathered"` changes FSDP, `"hook"` of
-# `ddp_options` compresses. (Is that still the same training?) Or start from `src/_train_fsdp.py`,
-# and accumulate, or recompute activations.
 
 # %% [markdown]
 # ## Your predictions
 #
-# All that you predicted in this course, and how far off it was. The numbers are those of your own
-# machine's journal, and nothing leaves it; `predictions.show()` works in every lesson. What kind
-# of question are you worst at? Measure those before you decide.
+# How far off was all that you predicted in this course? What kind of question are you worst at?
+# Measure those before you decide.
 
 # %%
 from bootcamp import predictions
@@ -348,16 +367,17 @@ predictions.show()
 # 3. **What crosses the slowest link?** From the mesh's innermost axis to the outermost: tensor,
 #    shards, then replicas or pipeline stages.
 # 4. **Does the batch allow it?** It grows with the data-parallel ranks, and beyond some size learns
-#    no faster per sample. Then more ranks must split the model instead.
-# 5. **What does it cost?** About 6 floating-point operations for each parameter and token, at what
-#    your GPUs achieve: often less than half of their peak.
-# 6. **Is it still the same training?** Prove it in ten steps.
+#    no faster per sample. Then split the model instead.
+# 5. **What does it cost?** About 6 operations for each parameter and token, at what your GPUs
+#    achieve: often less than half of their peak.
+# 6. **Is it still the same training?** Prove it in ten steps, and after a resume.
 # 7. **Measure** where you will train.
 #
 # ## Sources
 #
 # - Roziere et al., *Code Llama*, 2023, arXiv:2308.12950: the model of the planned tasks.
-# - Narayanan et al., 2021, arXiv:2104.04473: tensor, pipeline and data parallelism combined.
+# - Narayanan et al., 2021, arXiv:2104.04473: plan B (Megatron-LM); Liang et al., 2024,
+#   arXiv:2410.06511: plan A (torchtitan).
 # - Rajbhandari et al., *ZeRO*, 2019, arXiv:1910.02054: states.
 # - Korthikanti et al., 2022, arXiv:2205.05198: activations.
 # - McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018, arXiv:1812.06162.

@@ -5,17 +5,21 @@ on four ranks of two hosts, over a slow link and within a memory limit. Each pla
 train what the baseline trains; `capstone.board()` ranks the valid ones by measured tokens/s.
 """
 
+import os
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bootcamp.classroom.tasks import Wrong, explain_failures
 from bootcamp.experiments import equality
-from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.hosts import slurm
+from bootcamp.launcher import arguments, launch, process_tree, simulated_hosts
 from bootcamp.paths import LOGS
 from bootcamp.records.runs import Run
+from bootcamp.scripts import strategies
 from bootcamp.table import Table
-from bootcamp_lessons import plan_contest
+from bootcamp_lessons import checkpoints, plan_contest
 
 MODEL = {"model": "gpt", "size": "tiny", "global_batch": 32}
 RANKS, HOSTS, LINK = 4, 2, "20mbit"
@@ -27,6 +31,7 @@ TASK = {**MODEL, "ranks": RANKS, "hosts": HOSTS, "link between the hosts": LINK}
 TASK |= {"most MB on a rank": MAX_BYTES / 1e6}
 KINDS = ("parameter", "gradient", "optimizer", "activation")
 FILE = "capstone.json"
+JOB, LOSS_STEP = "src/jobs/train_plan.sbatch", 8  # a host is lost after so many steps
 
 
 @dataclass(frozen=True)
@@ -130,9 +135,8 @@ def enter(who: str, script: str | Path, **flags) -> Entry:
     wrong = None
     try:
         run = try_plan(parse_plan({"script": script, **flags}))
-        row |= {"tokens_per_second": run.tokens_per_second}
-        row |= {"rank_bytes": count_fullest_rank_bytes(run)}
-        row |= {"link_sizes": count_models_sent(run), "link": run.config.get("link") or "none"}
+        row |= {"tokens_per_second": run.tokens_per_second, "link_sizes": count_models_sent(run)}
+        row |= {"rank_bytes": count_fullest_rank_bytes(run), "link": run.config.get("link", "none")}
     except Wrong as error:
         wrong = error
         row["why_not"] = wrong.expected
@@ -155,3 +159,27 @@ def board() -> Table:
         "not valid": lambda row: row.get("why_not", ""),
     }
     return Table.of(rows, columns, f"{RANKS} CPU ranks; measured on this machine")
+
+
+def train_through_a_loss(given, steps: int, place: Path) -> Run:
+    """Train by a plan, saving in a place, as a job on two of three hosts, and lose one of them."""
+    plan, saves = parse_plan(given), {"save": place, "resume": place, "save_every": 5}
+    flags = {**MODEL, "steps": steps, **saves, **plan.flags}
+    if missing := slurm.why_not():
+        print(f"No job, for Slurm can't be started here ({missing}): all ranks are killed instead.")
+        flags, killed = {"device": "cpu", "quiet": True, **flags}, place.with_name("killed")
+        checkpoints.launch_and_kill(killed, plan.script, RANKS, LOSS_STEP, 0, **flags)
+        return launch.launch(plan.script, RANKS, **flags)
+    words = (strategies.find(plan.script), *arguments.to_arguments(flags))
+    with slurm.Cluster(hosts=HOSTS + 1) as cluster:
+        job = cluster.sbatch(JOB, arguments=words)
+        job.wait(steps=LOSS_STEP)
+        print(f"{job} on {job.read_rows()[0]['NodeList']}; then host1 is lost")
+        keeper = cluster.hosts["host1"]
+        found = simulated_hosts.find_processes(os.readlink(f"/proc/{keeper}/ns/net"))
+        process_tree.send_signal(found.keys() - {keeper}, signal.SIGKILL)
+        # what Slurm would notice by itself, after SlurmdTimeout
+        cluster.run("scontrol update nodename=host1 state=down reason=lost")
+        job.wait()
+        print(f"{job} on {job.read_rows()[0]['NodeList']}, queued again {job.restarts} time")
+        return job.record

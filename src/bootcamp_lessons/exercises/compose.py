@@ -33,8 +33,9 @@ class PlanTask(Task):
             kind = key.removesuffix("_mb")
             counted = capstone.count_states_and_activations(run)[kind] / 1e6
             if abs(mb - counted) > MARGIN * counted:  # the counted number is not given away
-                says = f"what the fullest rank holds, to {MARGIN:.0%}: the plan fits, and the "
-                says += "reckoning must say why"
+                says = (
+                    f"what the fullest rank holds, to {MARGIN:.0%}: it must say why the plan fits"
+                )
                 much = "much" if mb > counted else "little"
                 raise Wrong(says, f"{kind}: {mb:g} MB is too {much}")
         held, most = capstone.count_fullest_rank_bytes(run) / 1e6, self.max_bytes / 1e6
@@ -76,9 +77,8 @@ TASKS = [
         task="Four ranks on two hosts, at most 16.5 MB on each: a plan that trains the same, with "
         "states_mb and activations_mb of its fullest rank, to 10 %.",
         hint="What does a DDP rank hold of each kind? Which does your plan divide, by how many?",
-        stronger="DDP's states are 16 bytes for each of 335,360 parameters; its activations are in "
-        "the lesson's first figures. HSDP divides the states by the ranks of a row, FSDP by all; "
-        "neither changes the activations of a rank's 8 samples.",
+        stronger="DDP's states are 16 bytes for each of 335,360 parameters. HSDP divides them by "
+        "the ranks of a row, FSDP by all; neither changes the activations of a rank's 8 samples.",
         max_bytes=capstone.MAX_BYTES,
         solution='{"script": "hsdp", "shard": 2, "states_mb": 2.7, "activations_mb": 13.5}',
         reckoned=True,
@@ -95,8 +95,7 @@ TASKS = [
     PlannedTask(
         "planned_fast",
         task="The task `fast`: a plan at most 5 % slower than the fastest.",
-        hint="As long as the network hides what data parallelism sends, what does a split of the "
-        "matrices or of the layers give you, and what does it cost?",
+        hint="Where the network hides what data parallelism sends, what does any other split give?",
         stronger="Find the stage of ZeRO that fits without other axes. Recompute only if you must.",
         given=plan_contest.TASKS["fast"],
     ),
@@ -104,8 +103,7 @@ TASKS = [
         "planned_slow",
         task="The task `slow`: the same model and GPUs on a network 32 times slower.",
         hint="What crosses the network once a step, with each micro-batch, in each layer?",
-        stronger="A pipeline sends least, and ZeRO-1 exchanges its shards once a step. Use few "
-        "tensor ranks, few stages and small micro-batches: each costs something else.",
+        stronger="A pipeline sends least, ZeRO-1 sends its shards once a step. Few tensor ranks.",
         given=plan_contest.TASKS["slow"],
     ),
     PlannedTask(
