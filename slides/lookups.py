@@ -106,7 +106,9 @@ def lines(script: str, first: str, to: str | None = None) -> str:
     end = _find(text, to, path) if to else begin
     if end < begin:
         raise SlideError(f"{path.name}: {to!r} comes before {first!r}. Swap them.")
-    return f"\n~~~python\n{textwrap.dedent(chr(10).join(text[begin : end + 1]))}\n~~~\n"
+    language = "bash" if path.suffix == ".sbatch" else "python"
+    code = re.sub(r" +# noqa.*", "", textwrap.dedent("\n".join(text[begin : end + 1])))
+    return f"\n~~~{language}\n{code}\n~~~\n"
 
 
 def _find(text: list[str], start: str, path: Path) -> int:
@@ -121,7 +123,9 @@ def _find(text: list[str], start: str, path: Path) -> int:
 
 
 def _script(name: str) -> Path:
-    """A script of the family, or a file of the project such as src/snippets/meet.py."""
+    """A script of the family, or a file of the project such as src/snippets/meet.py, a job file."""
+    if name.endswith(".sbatch") and (ROOT / name).is_file():
+        return ROOT / name
     try:
         return strategies.find(ROOT / name if name.endswith(".py") else name)
     except FileNotFoundError as error:

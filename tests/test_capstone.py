@@ -249,11 +249,11 @@ def test_impossible_plans_are_told_why_everywhere(given, says):
     verdict = plan_contest.judge(given, TASKS["fast"])
     assert says in verdict.error
     assert not verdict.accepted
-    assert "Hint: " in str(check_refusal(exercise.find("planned_fast"), given, says))
+    assert "Hint: " in str(check_refusal(exercise.find("planned_slow"), given, says))
 
 
-@pytest.mark.solves(*(f"planned_{name}" for name in TASKS))
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.solves("planned_slow", "planned_long")
+@pytest.mark.parametrize("name", ["slow", "long"])
 def test_solutions_are_accepted_and_wrong_plans_hear_what_limits_them(name):
     task = exercise.find(f"planned_{name}")
     shown = exercise.solution(task.name)

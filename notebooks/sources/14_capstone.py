@@ -338,13 +338,12 @@ print(exercise.check("planned_slow", None))
 # %% [markdown]
 # ## More plans (optional)
 #
-# At most 10 MB on a rank, where sharding the states is not enough (the plan alone); a fast network;
-# long sequences. For the first place on the board combine what the family has, such as two
-# pipelines of two ranks (`"mesh": "2x2"` of `ddp_pp`), or start from `src/_train_fsdp.py`.
+# At most 10 MB on a rank, where sharding the states is not enough (the plan alone); long sequences.
+# For the first place on the board combine what the family has, such as two pipelines of two ranks
+# (`"mesh": "2x2"` of `ddp_pp`), or start from `src/_train_fsdp.py`.
 
 # %%
 print(exercise.check("capstone_small", None))
-print(exercise.check("planned_fast", None))
 print(exercise.check("planned_long", None))
 
 # %% [markdown]

@@ -93,13 +93,6 @@ TASKS = [
         solution='{"script": "pp", "micro_batches": 8}',
     ),
     PlannedTask(
-        "planned_fast",
-        task="The task `fast`: a plan at most 5 % slower than the fastest.",
-        hint="Where the network hides what data parallelism sends, what does any other split give?",
-        stronger="Find the stage of ZeRO that fits without other axes. Recompute only if you must.",
-        given=plan_contest.TASKS["fast"],
-    ),
-    PlannedTask(
         "planned_slow",
         task="The task `slow`: the same model and GPUs on a network 32 times slower.",
         hint="What crosses the network once a step, with each micro-batch, in each layer?",
