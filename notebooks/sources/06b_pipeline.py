@@ -55,41 +55,64 @@ plots.show(diagrams.whole_and_cut())
 # pass begins, unless they keep only the stage's inputs and compute the rest again, as the paper
 # does. "In flight at most" counts them for each rank.
 #
-# ### Better schedules
+# ### 1F1B
 #
-# Look first at how long they are, then at what is in flight.
+# Five better schedules follow, one at a time. Look first at how long a step is, then at what is in
+# flight.
 
 # %%
 from bootcamp.costs.pipeline_schedules import SCHEDULES
 
-plots.show(diagrams.planned(*SCHEDULES))
+plots.show(diagrams.planned("gpipe", "1f1b"))
 
 # %% [markdown]
-# - **1F1B**, one forward, one backward: a rank begins with backward passes as soon as it can. The
-#   bubble is GPipe's. But a rank never has more micro-batches in flight than there are ranks from
-#   it to the end, however many micro-batches there are.
-# - **Interleaved 1F1B** gives each rank *v* = 2 stages that do not follow each other: of four
-#   ranks, rank 0 has stages 0 and 4. A micro-batch passes through each rank twice, for half the
-#   time. So the pipeline fills sooner, and the bubble is (p-1)/(vm). More is sent, and more is in
-#   flight.
-# - **Zero bubble** cuts the backward pass in two: I, the gradient of the stage's input, which
-#   another rank waits for; and W, the gradient of the weights, which nobody waits for. (The first
-#   stage has no I: nobody needs the text's gradient.) W is done later, when a rank would have to
-#   wait. If forward pass, I and W take equally long, this leaves a third of the bubble. The paper's
-#   ZB1P has one stage a rank and a bubble of (p-1)/3m; drawn here is torch's, which interleaves
-#   two: (p-1)/6m.
-# - **ZB-V** lays a rank's two stages out like a V: rank 0 has the first and the last. So a backward
-#   pass begins on the rank whose forward pass was the last. With I and W split, and 2p-1
-#   micro-batches or more, no rank waits between its first and its last action of a step, and none
-#   has more in flight than 1F1B's rank 0. Ranks only begin and end at different times: (p-1)/6m.
-#   That disappears too if a rank may begin its next step before the others have ended theirs: then
-#   nothing, such as a global gradient norm, may make the ranks wait for each other at a step's end.
-#   All of it holds if forward pass, I and W take equally long.
-# - **DualPipe**, in its form DualPipeV, is a V too. Micro-batches go down the V and up again at the
-#   same time. DeepSeek-V3 was trained with its predecessor, which hides the communication of a
-#   forward pass behind a backward pass and the other way round. Torch's schedule marks such pairs
-#   (`OVERLAP_F_B`) and computes them one after the other, unless you register a function that
-#   overlaps them.
+# **1F1B**, one forward, one backward: a rank begins with backward passes as soon as it can. The
+# bubble is GPipe's. But a rank never has more micro-batches in flight than there are ranks from it
+# to the end, however many micro-batches there are.
+#
+# ### Interleaved 1F1B
+
+# %%
+plots.show(diagrams.planned("1f1b", "interleaved"))
+
+# %% [markdown]
+# **Interleaved 1F1B** gives each rank *v* = 2 stages that do not follow each other: of four ranks,
+# rank 0 has stages 0 and 4. A micro-batch passes through each rank twice, for half the time. So the
+# pipeline fills sooner, and the bubble is (p-1)/(vm). More is sent, and more is in flight.
+#
+# ### Zero bubble
+
+# %%
+plots.show(diagrams.planned("interleaved", "zero-bubble"))
+
+# %% [markdown]
+# **Zero bubble** cuts the backward pass in two: I, the gradient of the stage's input, which another
+# rank waits for; and W, the gradient of the weights, which nobody waits for. (The first stage has
+# no I.) W is done later, when a rank would have to wait. If forward pass, I and W take equally
+# long, this leaves a third of the bubble: (p-1)/3m for the paper's ZB1P with one stage a rank,
+# (p-1)/6m for torch's, drawn here, which interleaves two.
+#
+# ### Two that turn around
+
+# %%
+plots.show(diagrams.planned("zero-bubble", "zb-v", "dualpipe"))
+
+# %% [markdown]
+# **ZB-V** lays a rank's two stages out like a V: rank 0 has the first and the last. So a backward
+# pass begins on the rank whose forward pass was the last. With 2p-1 micro-batches or more, no rank
+# waits between its first and its last action of a step, and none has more in flight than 1F1B's
+# rank
+# 0. Ranks only begin and end at different times: (p-1)/6m. (The paper fills that too: a rank begins
+# its next step at once, and takes it back if the global gradient norm, known later, says so.)
+#
+# **DualPipe**, in its form DualPipeV, is a V too. Micro-batches go down and up the V at the same
+# time. DeepSeek-V3 was trained with its predecessor, which hides the communication of a forward
+# pass behind a backward pass and the other way round. Torch's schedule marks such pairs
+# (`OVERLAP_F_B`) and computes them one after the other, unless you register a function that
+# overlaps them.
+#
+# All of this is for equal stages. Where activations are computed again (lesson 02b), B takes three
+# units in place of two: a step is a third longer, and GPipe's and 1F1B's bubbles stay.
 #
 # ### Explore them
 #
@@ -151,6 +174,8 @@ script_diff("pp")
 #   inputs, only the last one the targets.
 # - `schedule.step` runs all forward and backward passes of the step in the schedule's order, sends
 #   and receives, and divides the gradients by the number of micro-batches.
+#   That is a mean of means: where padding leaves micro-batches different numbers of tokens, give it
+#   `scale_grads=False` and a loss that divides its sum by the tokens of the *global* batch.
 # - Nothing averages gradients: each rank has different parameters. For the same reason a gradient
 #   norm for clipping needs a sum over the stages: `clip_grad_norm_` sees those of its own rank
 #   alone.
@@ -212,12 +237,12 @@ print(guess_idle.score(100 * sum(waited) / len(waited)))
 Table(sharding_tables.compare_bubbles(slept, M), "Bubble (idle / busy), 4 ranks, stages that sleep")
 
 # %% [markdown]
-# "By formula" is the papers' bubble, where they give a formula for equal stages; "by plan"
-# simulates the schedule, with equal stages and with the time that each took. The plan leaves out
-# handing over: from the end of one rank's action to the start of the action that waits for it on
-# another; and Python between the actions of one rank. Both weigh more where actions are shorter:
-# with two stages a rank, and with halves. Real schedules have the same limit: a stage must have
-# much more to compute than a message takes.
+# "By formula" is the bubble for equal stages from above; "by plan" simulates the schedule, with
+# equal stages and with the time that each took. The plan leaves out the hand-off, from the end of
+# one rank's action to the start of the action that waits for it on another, and Python between the
+# actions of one rank. Both weigh more where actions are shorter: with two stages a rank, and with
+# halves. Real schedules have the same limit: a stage must have much more to compute than a message
+# takes.
 
 # %%
 planned = schedules.simulate(schedules.plan("1f1b", 4, M), 15e-3, 30e-3)
@@ -248,7 +273,8 @@ claim.faster(
 
 # %%
 Table(
-    sharding_tables.compare_bubbles(real, M), f"Bubble (idle / busy), tiny GPT, {M} micro-batches"
+    sharding_tables.compare_bubbles(real, M),
+    f"Bubble (idle / busy), tiny GPT, {M} micro-batches. Not for choosing a schedule",
 )
 
 # %% [markdown]
@@ -426,7 +452,8 @@ for name, (wrap, group) in ways.items():
 # DDP's internals, which torch's source calls a hack. `fully_shard` on each stage is what large
 # trainings use: between steps the state of a stage is sharded over its copies; during a step its
 # parameters and gradients are complete, from the first micro-batch to the last. Averaging by hand
-# is correct for every schedule too. It gives up the overlap with the backward pass.
+# is correct for every schedule too. It gives up the overlap with the backward pass. (Torch's
+# `replicate`, built on `fully_shard`, keeps it and shards nothing; `PipelineStage` knows it too.)
 # </details>
 
 # %% [markdown]

@@ -264,10 +264,14 @@ def bubble(spans: list[Span]) -> float:
 def bubble_by_formula(schedule: str, ranks: int, micro_batches: int) -> float | None:
     """Return the papers' bubble for stages that take equally long; None where they give none.
 
-    (p-1)/m, with v stages a rank (p-1)/(v m) if p divides m (arXiv:2104.04473, section 2.2).
+    (p-1)/m, with v stages a rank (p-1)/(v m) if p divides m (arXiv:2104.04473, section 2.2); with
+    the backward pass in halves (p-1)/(6m), in a V from 2p micro-batches on (arXiv:2401.10241).
     """
     if schedule in ("gpipe", "1f1b") or schedule == "interleaved" and not micro_batches % ranks:
         return (ranks - 1) / (CHUNKS[schedule] * micro_batches)
+    interleaved = schedule == "zero-bubble" and not micro_batches % ranks
+    if interleaved or schedule in ("zb-v", "dualpipe") and micro_batches >= 2 * ranks:
+        return (ranks - 1) / (6 * micro_batches)
     return None
 
 
@@ -282,12 +286,8 @@ class Kept(NamedTuple):
     def change(self, kind: str) -> float:
         """Return by how much more is held after an action."""
         end = self.output - self.whole
-        return {
-            "F": self.whole,
-            "B": self.gradient + end,
-            "I": self.gradient + self.between,
-            "W": end - self.between,
-        }[kind]
+        moved = {"F": self.whole, "B": self.gradient + end, "I": self.gradient + self.between}
+        return moved.get(kind, end - self.between)
 
 
 def most_held_bytes(order: list[Action], kept: dict[int, Kept]) -> float:
