@@ -185,7 +185,8 @@ enabled = variant("zero", "zero_bf16", {clip: f'{clip}\n"bf16": {{"enabled": Tru
 if DEEPSPEED:
     scripts = {"float32": "zero", "bf16": enabled}
     narrow = {name: launch(script, 2, stage=3, **MLP) for name, script in scripts.items()}
-    state = {name: 2 * sharding_tables.state_bytes(run) / 119_552 for name, run in narrow.items()}
+    numbers = sum(torch.Size(shape).numel() for shape in sharding_tables.parameter_shapes("mlp"))
+    state = {name: 2 * sharding_tables.state_bytes(run) / numbers for name, run in narrow.items()}
     print("bytes for each parameter:", {name: round(size, 2) for name, size in state.items()})
     display(guess_bf16.score(state["bf16"]))
     found = claim.equal(

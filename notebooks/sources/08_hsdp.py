@@ -146,10 +146,10 @@ script_diff("hsdp")
 # `--shard 4`: one copy, sharded over all ranks: FSDP. HSDP is everything between.
 # </details>
 #
-# There is a third way between FSDP and keeping everything gathered: `reshard_after_forward=8` keeps
-# an eighth of the parameters on each rank after the forward pass, so that the second gather stays
-# inside a host of eight. The state stays sharded over all ranks; the first gather and the gradients
-# cross the link.
+# Between FSDP and keeping everything gathered, `reshard_after_forward=8` keeps an eighth of the
+# parameters on each rank after the forward pass, so that the second gather stays inside a host of
+# eight. ZeRO++ keeps such a second copy, too (lesson 07c). (MiCS, arXiv:2205.00119, is HSDP by
+# another name.)
 #
 # ## Run it
 #

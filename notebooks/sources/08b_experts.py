@@ -249,7 +249,8 @@ for link, W in (("NVLink", 450e9), ("a card of 400 Gbit/s for each GPU", 50e9)):
 # middle of the computation, and what follows waits for it. Inside an NVLink domain (lesson 08) that
 # costs little here, between hosts nearly a fifth. DeepSeek-V3 spreads its experts over eight hosts:
 # there each token may go to four hosts at most, and a second micro-batch computes while the first
-# one's rows travel (DualPipe, lesson 06b). Lesson 08d says for which experts a link suffices.
+# one's rows travel (DualPipe, lesson 06b; the library is DeepEP). Lesson 08d says for which experts
+# a link suffices.
 #
 # ### Memory
 
