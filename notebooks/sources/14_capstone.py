@@ -5,8 +5,8 @@
 # and Slurm; elsewhere without the slow link, and with a kill in place of the lost host.
 #
 # After this lesson you can choose a plan for given hardware, measured or predicted; train by it
-# through the loss of a host; hand over one file that answers; and write the page that 256 GPUs are
-# paid for. There is more than one answer.
+# through the loss of a host; hand over one file that answers; and write the page that is asked for
+# before 256 GPUs are paid.
 
 # %% [markdown]
 # ## The question
@@ -118,8 +118,8 @@ claim.larger(
 # %% [markdown]
 # ## The board
 #
-# Two plans are entered: one is refused, with the reason, the other is valid and slow. Beat it.
-# Plans that are close may change places: enter yours twice before you claim the first.
+# Two plans are entered: one is refused, the other is valid and slow. Beat it. Plans that are close
+# may change places: enter yours twice before you claim the first.
 
 # %%
 entered = {script: capstone.enter("the course", script) for script in ("ddp", "fsdp")}
@@ -149,7 +149,7 @@ assert caught.wrong, "ranks that average nothing passed for the same training"
 caught
 
 # %% [markdown]
-# The samples are right, and every rank's loss falls. The second step's loss gives it away.
+# The samples are right, every rank's loss falls. The second step's loss gives it away.
 #
 # ## A training, not only a plan
 #
@@ -199,9 +199,9 @@ print(f"{answers.sent} answers, all within 1e-5 of the model that the job has tr
 # %% [markdown]
 # ## A cluster that is not here
 #
-# Nobody rents 256 GPUs to try every plan: lesson 10's planner **predicts** a step from its bytes,
-# its operations and the links. It has errors, so any plan within 5 % of the fastest is as good.
-# Three tasks with the same model, GPUs and tokens in a step:
+# Nobody rents 256 GPUs to try every plan: lesson 10's planner **predicts** a step from bytes,
+# operations and links. It has errors, so any plan within 5 % of the fastest is as good. Three tasks
+# with the same model, GPUs and tokens in a step:
 
 # %%
 from bootcamp import plan_contest
@@ -280,8 +280,8 @@ plots.show(predicted.steps("slow"))
 print(said["B", "slow"])
 
 # %% [markdown]
-# Neither plan is within 5 % of the fastest in any task. The verdict says what limits a plan, and
-# which one change helps most; then something else is the limit. Now yours, for each task:
+# Neither is within 5 % of the fastest in any task. The verdict says what limits a plan, and which
+# one change helps most; then something else is the limit. Yours, for each task:
 
 # %%
 MY_PLANS = {  # such as "fast": {"tensor": 8, "data": 32, "stage": 3}
