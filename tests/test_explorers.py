@@ -148,24 +148,3 @@ def test_slider_ends_with_the_last_step_and_ranks_are_kept(page):
     assert shown.locator("output").all_text_contents() == ["8", "7"], "not beyond the last"
     boxes = shown.locator("svg[role=img] text").all_text_contents()
     assert sum("→" in text for text in boxes) == 2 * 64 - 8, "what was sent is still there"
-
-
-def test_controls_have_names_and_say_their_values(page):
-    inputs = page.locator(".explorer input, .explorer select").all()
-    assert len(inputs) == 3 + 6 + 6 + 3
-    for one in inputs:
-        assert one.evaluate("(one) => one.labels.length") == 1
-        if one.get_attribute("type") == "range":
-            assert one.get_attribute("aria-valuetext")
-    assert page.get_by_role("status").count() == 0, "a slider says its value, and says it once"
-
-
-def test_narrow_page_is_drawn_anew_and_print_has_no_controls(page):
-    wide = page.locator("[data-kind=ddp_step] svg[role=img]").bounding_box()["width"]
-    page.set_viewport_size({"width": 480, "height": 800})
-    drawn = "document.querySelector('[data-kind=ddp_step] svg[role=img]')"
-    assert wide > 480
-    page.wait_for_function(f"{drawn}.getBoundingClientRect().width < 480")
-    page.emulate_media(media="print")
-    assert not page.locator(".explorer-controls").first.is_visible()
-    assert page.locator(".explorer svg[role=img]").first.is_visible()

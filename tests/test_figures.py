@@ -347,16 +347,3 @@ def test_memory_bars_are_the_tables_and_end_at_the_axis():
     ends = [bar.get_x() + bar.get_width() for bar in axes.patches if bar.get_width()]
     assert max(ends) <= axes.get_xlim()[1] + 1e-9
     assert f"▶ {table[4]['peak_gb']:,.0f} GB: does not fit" in read_texts(figure)
-
-
-def test_growth_names_each_limit_where_it_sets_in():
-    small = {"batch": 2**22, "keep": lambda plan: plan.ranks == plan.data}
-    growth = forecasts.grow("Llama 3 8B", counts=(512, 1024), batch=2**22)
-    table = [*growth, *forecasts.grow("Llama 3 8B", counts=(16384,), **small)]
-    (axes,) = predicted.what_breaks(forecasts.Table(table)).axes
-    words = {text.get_text(): text.get_position()[0] for text in axes.texts if text.get_text()}
-    assert (words["batch"], words["batch too small"]) == (1, 2)
-    labels = [tick.get_text() for tick in axes.get_xticklabels()]
-    assert labels[0] == f"512\n1\n1\n512\n{growth[0]['tokens_per_second_per_gpu']:,.0f}"
-    first = [bar for bar in axes.patches if round(bar.get_x() + 0.4) == 0]
-    assert sum(bar.get_height() for bar in first) == pytest.approx(100, abs=0.5)

@@ -56,11 +56,6 @@ def test_flags_have_the_spelling_of_the_scripts_text(text, flags, given):
     assert to_arguments(flags, text) == given.split()
 
 
-def test_settings_of_a_script_are_changed_as_nanogpt_reads_them():
-    run = launch.launch(FOREIGN / "settings.py", 1, max_iters=6, compile=False, quiet=True)
-    assert run.output().strip() == "6 False"
-
-
 def test_refusal_of_a_script_is_in_its_own_words(tmp_path):
     with pytest.raises(launch.RunRefused, match="^own_flags.py: error: .* required: --out"):
         launch.launch(FOREIGN / "own_flags.py", 2, ["train"], quiet=True)

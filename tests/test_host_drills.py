@@ -36,41 +36,28 @@ def lines(hosts, *ids):
     return {f"host{number}": line.format(hosts, id_) for number, id_ in enumerate(ids)}
 
 
-@pytest.mark.parametrize(
-    ("found", "said", "culprit"),
-    [
-        (
-            {"summary": RAISED, "lines": lines(2, 7, 8)},
-            "",
-            "--rdzv-id differs: 7 on host0, 8 on host1",
-        ),
-        (
-            {"summary": RAISED, "lines": lines(3, 7, 7)},
-            "",
-            "ask for 3 hosts, and torchrun was started on 2",
-        ),
-        (
-            {"summary": RAISED, "lines": lines(2, 7, 7)},
-            UNREACHED,
-            "host1 gets no answer from host0:29400",
-        ),
-        (
-            {"link": {"lost": {"host0": 0, "host1": 2}, "seconds": 3.5}, "steps": [STEP]},
-            "",
-            "the kernel of host1 counts a link that was lost",
-        ),
-        ({"summary": FULL, "steps": [STEP]}, "", "rank 1 on "),
-    ],
-)
-def test_culprit_is_in_what_a_run_of_two_hosts_has_left(found, said, culprit, tmp_path):
-    error = found.get("summary")
-    kept = {**found, "summary": {"status": "failed" if error else "ok", "error": error}}
-    run = write_files(tmp_path, **{"lines": {}, **kept})
-    (tmp_path / "ranks" / "host1.err").write_text(said)
+LOST_LINK = {"lost": {"host0": 0, "host1": 2}, "seconds": 3.5}
+CULPRITS = {  # what is named, of what a run has left: its error, and other files
+    "--rdzv-id differs: 7 on host0, 8 on host1": (RAISED, {"lines": lines(2, 7, 8)}),
+    "ask for 3 hosts, and torchrun was started on 2": (RAISED, {"lines": lines(3, 7, 7)}),
+    "host1 gets no answer from host0:29400": (RAISED, {"lines": lines(2, 7, 7)}),
+    "the kernel of host1 counts a link that was lost": (None, {"link": LOST_LINK}),
+    "rank 1 on ": (FULL, {}),
+}
+
+
+@pytest.mark.parametrize("culprit", CULPRITS)
+def test_culprit_is_in_what_a_run_of_two_hosts_has_left(culprit, tmp_path):
+    error, files = CULPRITS[culprit]
+    steps = () if error is RAISED else [STEP]
+    ended = {"status": "failed" if error else "ok", "error": error}
+    run = write_files(tmp_path, summary=ended, steps=steps, **{"lines": {}, **files})
+    unreached = "no answer" in culprit
+    (tmp_path / "ranks" / "host1.err").write_text(UNREACHED if unreached else "")
     assert culprit in host_drills.name_culprit(run)
-    if said:
+    if unreached:
         assert host_drills.first_sign(run, 0)[0] == "RendezvousConnectionError: x"
-    if "link" in found:
+    if "link" in files:
         assert host_drills.first_sign(run, 0) == ("no error, a pause", 3.5)
 
 

@@ -66,14 +66,6 @@ def test_changed_lines_are_counted_without_comments_and_docstrings(tmp_path):
     assert compare.count_changed_lines(child, parent) == (2, 1)
 
 
-def test_diff_shows_signs_without_colour():
-    diff = compare.script_diff("ddp")
-    assert "+model = DistributedDataParallel(model)" in str(diff)
-    assert "DistributedDataParallel" in diff._repr_html_()
-    with pytest.raises(ValueError, match="baseline"):
-        compare.script_diff("cpu")
-
-
 # Wrapping, process groups and collectives stand in the scripts, never in the package
 DISTRIBUTED = ("torch.distributed", "torch.nn.parallel", "horovod")
 STRATEGY = re.compile(

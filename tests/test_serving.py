@@ -349,17 +349,6 @@ def list_what_is_left(server) -> list[str]:
 
 
 @TRITON
-def test_counters_of_triton_are_those_of_the_requests(server, place):
-    before = server.metrics()
-    for batch in (1, 3, 8):
-        check_all_right(place, server, batch=batch)
-    counted = {name: value - before[name] for name, value in server.metrics().items()}
-    assert counted["nv_inference_request_success"] == 3 * 20
-    assert counted["nv_inference_count"] == (1 + 3 + 8) * 20
-    assert counted["nv_inference_request_failure"] == 0
-
-
-@TRITON
 @pytest.mark.parametrize(
     ("given", "says"),
     [
