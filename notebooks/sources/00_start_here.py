@@ -72,8 +72,9 @@ machine.table()
 # real except the scale: the same scripts, separate processes, data that they send each other
 # (through the library *gloo*; GPUs use *NCCL*). A rank always computes with one core, however many
 # ranks there are, so that two ranks may be compared with one. Speeds, and the ratio of computation
-# to communication, do not carry over to GPUs. If you start more ranks than there are cores, results
-# stay right, speeds mean nothing, and figures say so.
+# to communication, do not carry over to GPUs. (Only NVIDIA's GPUs are used: a Mac's is not.) If you
+# start more ranks than there are cores, results stay right, speeds mean nothing, and figures say
+# so.
 
 # %% [markdown]
 # ## Predict
@@ -180,8 +181,9 @@ print(first.steps[0])
 guess_first_loss.score(first.losses[0], within=0.05)
 
 # %% [markdown]
-# `loss` is the mean over the global batch, all ranks together. `seconds` is what the step took on
-# rank 0. `tokens` counts the bytes that were predicted. `attempt` counts restarts (lesson 04e).
+# The first loss is ln 256 = 5.545 and a little more, which lesson 01 calculates. `loss` is the mean
+# over the global batch, all ranks together. `seconds` is what the step took on rank 0. `tokens`
+# counts the bytes that were predicted. `attempt` counts restarts (lesson 04e).
 
 # %%
 runs.table(first, alone)
@@ -324,17 +326,18 @@ last = launch("ddp", ranks=2, quiet=True, **batch)
 # %% [markdown]
 # **To stop:** the button ■ ends the run and its ranks. *Kernel > Shut Down Kernel* ends them too,
 # and frees the memory of the PyTorch that waits for your next run. Closing the browser's tab ends
-# nothing. **To clean up:** each folder in `logs/` whose name begins with a date is one run; delete
-# what you like. `logs/reference` belongs to the course.
+# nothing: what cells print meanwhile is lost, the records are not. **To clean up:** each folder in
+# `logs/` whose name begins with a date is one run; delete what you like. `logs/reference` belongs
+# to the course.
 #
-# Every prediction that you score and every exercise that you check is noted. Lesson 14 shows how
-# far off the predictions were (in any lesson: `from bootcamp import predictions`,
-# `predictions.show()`).
+# Every prediction that you score and every exercise that you check is noted (`journal.progress()`
+# has all lessons). Lesson 14 shows how far off the predictions were (in any lesson:
+# `from bootcamp import predictions`, `predictions.show()`).
 
 # %%
-from bootcamp import journal
+from bootcamp import Table, journal
 
-journal.progress()
+Table([row for row in journal.progress() if row["lesson"].startswith("00")], "What you have done")
 
 # %% [markdown]
 # **Next:** lesson 01, the baseline.

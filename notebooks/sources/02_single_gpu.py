@@ -140,8 +140,8 @@ runs.table(base, run)
 #
 # **Without a GPU** both runs do the same arithmetic on a core, so what differs is this machine's
 # noise. **On a GPU** this tiny model may disappoint: launching a GPU kernel takes longer than
-# computing it, so the GPU waits for Python. CUDA graphs record a sequence of launches once and
-# replay it, which removes most of that overhead. More work in each launch hides it.
+# computing it, so the GPU waits for Python. More work in each launch hides
+# that; CUDA graphs (lesson 02c) remove it.
 
 # %% [markdown]
 # ## Read the measurement
@@ -259,12 +259,9 @@ guess_ridge.score(h100.peak / h100.hbm, how="By formula, at 1 FLOP a byte for ea
 # Training has thousands of tokens in a step. Generating text has one for each request, so a GPU
 # that serves (lesson 11) reads weights most of the time.
 #
-# `torch.compile(model)` fuses what is between the matrix products. It compiles at the first call,
-# which takes from seconds to minutes, and again for new shapes, so it is for long runs. Measure its
-# steps after the first ones. It needs a C++ compiler for a CPU and Triton for a GPU.
-#
-# A device also waits for data: a `DataLoader` with `num_workers=0` reads in the training process,
-# and the device idles meanwhile. Lesson 02c measures what compiling and worker processes bring.
+# `torch.compile(model)` fuses what is between the matrix products. And a device waits for data too:
+# a `DataLoader` with `num_workers=0` reads in the training process, and the device idles meanwhile.
+# Lesson 02c measures what compiling and worker processes bring.
 #
 # The two numbers that make a roof, for several GPUs (both axes are logarithmic; no training
 # reaches a peak):

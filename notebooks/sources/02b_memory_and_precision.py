@@ -242,8 +242,7 @@ claim.equal(
 # parameter's, or a few.
 #
 # With the inputs kept, one block's activations come on top in the backward pass. So the peak is
-# that of all inputs and of *one* block: with more blocks the gain grows. (Chen et al. checkpoint
-# groups of √*n* blocks, so that both parts are balanced.)
+# that of all inputs and of *one* block: with more blocks the gain grows.
 #
 # ### Time
 #
@@ -265,9 +264,8 @@ claim.faster(
 )
 
 # %% [markdown]
-# Parts do the same arithmetic in smaller pieces, with more launches. In favour of small parts:
-# their activations may fit into a cache. Against them: a device that gets small pieces is idle in
-# between. So measure (lesson 02).
+# Parts do the same arithmetic in smaller pieces: their activations may fit into a cache, and a
+# device that gets small pieces is idle in between. So measure (lesson 02).
 
 # %%
 claim.faster(

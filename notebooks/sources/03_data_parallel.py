@@ -103,10 +103,8 @@ script_diff("dp_by_hand")
 # `copy.deepcopy` replicates. `threads.map` runs each replica in a thread. After `torch.cat` there
 # is one loss, as in one process.
 #
-# Why does the reduce take a *sum*, when data parallelism over ranks needs a *mean*? The loss is a
-# mean over the **full** batch, so each replica holds its part of that mean's gradient, and parts
-# add up. A rank that takes the mean over its own share divides by fewer samples; dividing the sum
-# by the number of ranks corrects that.
+# The reduce is a *sum*, where ranks need a *mean*: the loss is a mean over the **full** batch, so
+# each replica holds its part of that mean's gradient, and parts add up.
 
 # %% [markdown]
 # ## Run it
@@ -201,8 +199,8 @@ claim.faster(
 #
 # On GPUs the threads compute nothing: they *launch* kernels, and launching is Python. With eight
 # GPUs one interpreter launches eight times as many kernels as one GPU needs, one at a time, and the
-# GPUs may have to wait; the longer each kernel runs, the less. (Python can be built without the GIL
-# since 3.13, PEP 703, officially supported since 3.14, PEP 779. The other reasons remain.)
+# GPUs may have to wait; the longer each kernel runs, the less. (Python 3.14 can be built without
+# the lock, PEP 779. The other reasons remain.)
 
 # %% [markdown]
 # ### Second reason: what waits for what
@@ -424,8 +422,7 @@ script_diff("ddp", parent="dp")
 # **When you meet it in old code**
 #
 # - Is it doing anything? `len(model.device_ids)`, and the memory of *every* GPU, show it.
-# - The model is in `model.module`, and a saved `state_dict` has `module.` before each name (as with
-#   DDP). A bare model does not load it unless the prefix is removed.
+# - The model is in `model.module`, and saved names begin with `module.` (lesson 04).
 # - The batch size is that of all devices together. In DDP each process has its own.
 # - State that `forward` changes, and BatchNorm, behave as above.
 #
@@ -438,5 +435,4 @@ script_diff("ddp", parent="dp")
 #   arXiv:2006.15704.
 # - Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019: the size of GPT-2's
 #   vocabulary.
-# - Gross, *PEP 703: Making the Global Interpreter Lock Optional in CPython*, 2023; Wouters et al.,
-#   *PEP 779: Criteria for supported status for free-threaded Python*, 2025.
+# - Wouters et al., *PEP 779: Criteria for supported status for free-threaded Python*, 2025.

@@ -107,9 +107,7 @@ guess_steps.score(len(each[0]["sent"]))
 # message to arrive, so small tensors are slow on a long ring.
 #
 # The ring is older than Horovod: Patarasuk and Yuan showed in 2009 that no all-reduce among ranks
-# alone can do with fewer bytes per rank. (A network that adds on the way can: with NVIDIA's SHARP a
-# rank sends its numbers once, about half as many bytes. NCCL calls it *CollNet* between hosts, and
-# *NVLS* in the NVLink switches inside a host.) Baidu brought the ring to deep learning.
+# alone can do with fewer bytes per rank. Baidu brought the ring to deep learning.
 #
 # ### Names, and a coordinator
 #
@@ -212,8 +210,7 @@ guess_taken.score(float(replay.read_printed_lines(fresh)[0]))
 # ## Run it
 #
 # `horovodrun` starts the ranks, and tells them `HOROVOD_RANK`, `HOROVOD_SIZE` and the address where
-# they find each other. (Each of its ranks loads torch anew. Most runs of this course begin sooner:
-# their ranks are forked from a process that has it loaded.)
+# they find each other.
 
 # %%
 from bootcamp import runs
@@ -244,10 +241,6 @@ claim.equal(
 )
 
 # %% [markdown]
-# How far this scales depends on the ratio of computing to communicating. Horovod's README reports
-# 90 % scaling efficiency on 512 GPUs for ResNet-101, and 68 % on the same machines for VGG-16,
-# whose fully connected layers have many bytes of gradient for little computing.
-#
 # ### Several backward passes, one all-reduce
 #
 # Lesson 04 accumulated gradients with `no_sync`. In Horovod `backward_passes_per_step` says after
@@ -353,9 +346,7 @@ claim.equal(
 # ### What else you may meet
 #
 # - **Adasum** (`op=hvd.Adasum`; Maleki et al., 2020) is neither mean nor sum: for two gradients
-#   that point the same way it gives their mean, for two at a right angle their sum. On CPU ranks it
-#   needs a Horovod built with MPI; with gloo alone the wrapping is accepted, and the first step
-#   fails. `horovodrun --check-build` lists what your build has.
+#   that point the same way it gives their mean, for two at a right angle their sum.
 # - **Process sets** are Horovod's sub-groups of ranks: `evens = hvd.ProcessSet([0, 2])`, announced
 #   with `hvd.init(process_sets=[evens])`; collectives and the optimizer take `process_set=evens`.
 # - **Elastic Horovod** goes on when a rank dies, and takes in new ones. The training function is
@@ -562,8 +553,6 @@ print(exercise.check("in_one_process", in_one_process))
 #   `horovod/common/gloo/gloo_controller.cc` and `stall_inspector.cc` (the silent alarm).
 # - PyTorch Lightning 1.9.5, `pytorch_lightning/strategies/horovod.py`: `HorovodStrategy.setup`
 #   multiplies the rates; deprecated since 1.9.0.
-# - Graham et al., *Scalable Hierarchical Aggregation Protocol (SHArP)*, COM-HPC 2016: a network
-#   that adds on the way. NCCL documentation, `NCCL_ALGO`: CollNet and NVLS.
 # - Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*,
 #   Journal of Parallel and Distributed Computing 69, 2009. The ring.
 # - Gibiansky, *Bringing HPC Techniques to Deep Learning*, Baidu Research, 2017. The ring for

@@ -54,9 +54,7 @@ from bootcamp_lessons.diagrams import pipelines as diagrams
 plots.show(diagrams.memory_needs(memory.course_gpt_needs(), memory.gpu_memory()))
 
 # %% [markdown]
-# The dotted line, 500 million parameters, is the limit of a device of 8 GB, or of one of 24 GB with
-# eight samples at once; with 80 GB it is several times higher. Remember how to compute it: **16
-# bytes a parameter, plus activations**.
+# Remember how to compute it: **16 bytes a parameter, plus activations**.
 #
 # Cutting the model is not the first thing to try. Smaller micro-batches and activation
 # checkpointing (lesson 02b) shrink the activations. But nothing there shrinks the state. For that,
@@ -146,6 +144,9 @@ script_diff("mp")
 #   what takes their place: the activations, on the second device. There is no such line for the
 #   backward pass. Autograd has recorded the move, and moves the gradient back.
 # - **The targets** go to the second device, since the loss is computed there.
+#
+# The script builds the whole model in main memory first, 4 bytes a parameter: 20 GB for those 5
+# billion. Where that is too much, build it on `meta` and fill each half on its device (lesson 07).
 #
 # One process, one optimizer and one loss remain. The optimizer's state is created where each
 # parameter is. Keep the order **model, move, optimizer**: a move that makes *new* parameters (a
@@ -260,7 +261,8 @@ claim.equal(
 # %% [markdown]
 # ### What crosses the cut
 #
-# By formula: samples × context × width × 4 bytes forward, and the same back. On Linux the operating
+# By formula: samples × context × width × 4 bytes forward (2 with bf16 activations), and the same
+# back. On Linux the operating
 # system counts what each rank sends. The few bytes more are the mean of the loss and the protocol.
 
 # %%

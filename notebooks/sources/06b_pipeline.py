@@ -529,10 +529,8 @@ print(exercise.check("pipeline"))
 # gives the largest *m*. A bubble of at most a tenth needs *m* ≥ 10 (p-1) under 1F1B. If *m* is too
 # small, take fewer ranks in a pipeline. Under GPipe memory limits *m*, under 1F1B it does not.
 #
-# **How many stages a rank?** *v* = 1 first: it sends and holds least. A larger *v* divides the
-# bubble, and multiplies the messages, with less work behind each: it pays where *m* cannot grow and
-# the link is fast. Zero bubble, ZB-V and DualPipe pay where memory is left, and where half a
-# backward pass is still long compared with a message.
+# **How many stages a rank?** *v* = 1 first: it sends and holds least. A larger *v*, or halves of
+# the backward pass, pay where *m* cannot grow and an action is long compared with a message.
 #
 # ## Sources
 #

@@ -375,10 +375,6 @@ display(sharding_tables.list_proofs([(name, one) for name, both in proofs.items(
 adamw_too
 
 # %% [markdown]
-# Many large models were trained with NVIDIA's Megatron-core, whose layers do what this plan does;
-# the appendix (15) shows its script and proves it.
-
-# %% [markdown]
 # ## When the text is too long: context parallelism (optional)
 #
 # So far the split was by width, except between the split parts. **Context parallelism** splits the
@@ -655,10 +651,8 @@ print(exercise.check("cheapest_way", cheapest_way))
 #
 # Add **sequence parallelism** where a reduce-scatter and an all-gather together send no more than
 # an all-reduce, as with NCCL: less memory for the same traffic. Take **context parallelism** when
-# one text does not fit, whatever the width. **Expert parallelism** splits a mixture of experts:
-# each rank holds some of the MLPs, a router sends each token to a few of them with one all-to-all
-# there and one back, and all wait for the rank that got the most tokens (lesson 08b). Lesson 08
-# combines tensor parallelism with FSDP on a mesh of two axes.
+# one text does not fit, whatever the width. Lesson 08 combines tensor parallelism with FSDP, lesson
+# 08b splits a mixture of experts.
 
 # %% [markdown]
 # ## Sources

@@ -10,7 +10,7 @@ from bootcamp.costs import pipeline_schedules as schedules
 from bootcamp.drawing import palette
 from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.charts import bar, handles, log_axis, margin, rows
-from bootcamp.drawing.palette import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION
+from bootcamp.drawing.palette import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, PALE, SKY
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 
@@ -88,7 +88,6 @@ def memory_needs(needs: dict[str, list[tuple[float, float]]], devices: dict[str,
     for name, gigabytes in devices.items():
         axes.axhline(gigabytes, color=PALE, linestyle="--", linewidth=1.5)
         margin(axes, gigabytes, name, x=1.01)
-    axes.axvline(500e6, color=VERMILLION, linestyle=":", linewidth=2)
     ticks = (1e8, 2e8, 5e8, 1e9)
     log_axis(axes.xaxis, ticks, [f"{tick / 1e6:,.0f} M" for tick in ticks])
     log_axis(axes.yaxis, (1, 2, 5, 10, 20, 50, 100, 200))
