@@ -1,13 +1,14 @@
 # %% [markdown]
 # # 11 Serving
 #
-# **90 minutes**, on any machine, after lesson 07b; one part uses what 06b explains. NVIDIA's Triton
-# Inference Server (not the kernel language Triton) needs Linux and `make triton`; elsewhere that
-# part shows what was recorded. Everything here runs on CPU cores.
+# **90 minutes**, on any machine, after lesson 07b; the *(optional)* part takes another 9, and uses
+# what 06b explains. There NVIDIA's Triton Inference Server (not the kernel language Triton) needs
+# Linux and `make triton`; elsewhere it shows what was recorded. Everything runs on CPU cores.
 #
 # After this lesson you can turn a checkpoint in parts into one file, export the model and prove
 # that the export computes the same, serve it in batches, measure a server without deceiving
-# yourself, and say what its clients see when a part of it fails.
+# yourself, say what bounds a language model's tokens per second, and what clients see when a part
+# of the server fails.
 
 # %% [markdown]
 # ## The question
@@ -55,10 +56,10 @@ plots.show(diagrams.path_to_answer())
 #
 # ### For each request: a queue, and batches
 #
-# A single request leaves most of a device idle. Each operation has its overhead, whether it
-# computes one sample or eight, and on a GPU the weights are read from memory once per *batch*. So a
-# server lets requests wait in a **queue**, and gives those that are waiting to an **instance** as
-# one batch. An instance is a process with a copy of the model; there is one for each GPU or core.
+# A single request leaves most of a device idle. Each operation has its overhead, for one sample or
+# for eight, and on a GPU the weights are read from memory once per *batch*. So requests wait in a
+# **queue**, and those that are waiting go to an **instance** as one batch. An instance is a process
+# with a copy of the model; there is one for each GPU or core.
 #
 # ### What to measure
 #
@@ -83,6 +84,8 @@ plots.show(diagrams.pause())
 # Four ranks saved this checkpoint of a float32 model, trained with AdamW.
 
 # %%
+from IPython.display import display
+
 from bootcamp import predict
 from bootcamp.train import sharded_checkpoint
 
@@ -113,13 +116,36 @@ guess_open
 # Sixteen clients ask, each in a closed loop.
 
 # %%
-guess_batching = predict(
-    "serving_batching",
-    "Two instances that answer batches of up to 8, against one that answers one request at a time: "
-    "how many times as many answers per second?",
+guess_instances = predict(
+    "serving_instances",
+    "Two instances in place of one: how many times as many answers per second?",
     unit="times",
 )
-guess_batching
+guess_batches = predict(
+    "serving_batches",
+    "And one instance that answers batches of up to 8, in place of one request at a time?",
+    unit="times",
+)
+display(guess_instances, guess_batches)
+
+# %% [markdown]
+# Now a language model, Llama 3 8B in bfloat16 on an H100, which reads 3.35 TB of its memory in a
+# second. And eight places in a batch, for 48 texts of 1 to 128 bytes, 28 on average: all places are
+# filled together, and again when the longest text is complete (**static** batching), or each is
+# given to the next request as soon as its text is complete (**continuous** batching).
+
+# %%
+guess_decode = predict(
+    "serving_decode",
+    "A single request: how many tokens per second can it get at most?",
+    unit="tokens/s",
+)
+guess_static = predict(
+    "serving_static",
+    "How many times as many steps does static batching take as continuous?",
+    unit="times",
+)
+display(guess_decode, guess_static)
 
 # %% [markdown]
 # ## What changes
@@ -169,14 +195,14 @@ excerpts.source(Batcher._gather)
 # %% [markdown]
 # ## Run it
 #
-# Four parts become one file of parameters, and three exports. (`aoti` in `--formats` adds machine
+# Four parts become one file of parameters, and two exports. (`aoti` in `--formats` adds machine
 # code, if there is a C++ compiler; compiling takes much longer than the rest.)
 
 # %%
 from bootcamp import run_command
 
 EXPORTED = PLACE / "exported"
-formats = "safetensors,pt2,onnx,ts"
+formats = "safetensors,pt2,onnx"
 export = ["python", str(SRC / "serve/export.py"), str(PLACE / "checkpoint"), str(EXPORTED)]
 print(run_command([*export, "--formats", formats]))
 
@@ -254,6 +280,10 @@ plots.show(diagrams.ablation(serving_lab.describe_measurement(), found))
 # %%
 from bootcamp import Table
 
+by_name = {row["server"]: row["answers/s"] for row in found}
+one_alone = by_name[serving_lab.PLAIN]
+print(guess_instances.score(by_name["2 instances"] / one_alone))
+print(guess_batches.score(by_name["1 instance, batches of 8"] / one_alone))
 columns = ("server", "answers/s", "p50, ms", "p99, ms", "samples in a batch")
 Table([{name: row[name] for name in columns} for row in found], "16 clients in a closed loop")
 
@@ -265,16 +295,15 @@ with serving_lab.start_two_servers(PLACE / "gpt", asked) as (best, plain):
         best,
         plain,
         names=("two instances with batches", "one without"),
-        supported="Overhead is shared by a batch, and a second core computes.",
+        supported="The table above shows how much of it batches give, and a second core.",
         otherwise="Server, instances and client may compete for the same cores here.",
     )
-print(guess_batching.score(faster.effect))
 faster
 
 # %% [markdown]
 # Where clients, server and instances share few cores, a second instance gives less than it would on
-# a core of its own. A longer **delay** lets batches grow, but a batch that does not fill up waits
-# until its end. The last column shows how full they get with sixteen clients.
+# a core of its own. A longer **delay** lets batches grow, but one that does not fill up waits until
+# its end.
 #
 # **Little's law** (1961) ties the figures together: requests under way = throughput × mean latency.
 # In a closed loop as many are under way as there are clients, less the moments in which a client
@@ -290,11 +319,10 @@ Table(by_clients, "The best server under more and more clients")
 # ### The knee
 #
 # An open loop at rising rates. Near the rate that the server can just answer, the queue grows, and
-# latency rises steeply: the **knee**. Beyond it, the queue of a server without a limit would grow
-# for ever. This one lets 64 requests wait, and refuses others immediately, with status 503. So the
-# wait in the queue is bounded; what is waited for before it, in sockets and in the event loop, is
-# not. The upper panel has the latencies of answered requests only; the gap beyond the
-# knee in the lower one is what was refused.
+# latency rises steeply: the **knee**. Beyond it, a queue without a limit would grow for ever. This
+# one lets 64 requests wait, and refuses others immediately, with status 503. So the wait in the
+# queue is bounded; the wait before it, in sockets and in the event loop, is not. The upper panel
+# has answered requests only; the gap beyond the knee in the lower one is what was refused.
 
 # %%
 with server_process.start("batching_server", PLACE / "gpt", instances=2) as server:
@@ -303,36 +331,6 @@ plots.show(diagrams.knee(serving_lab.describe_measurement(), by_rate))
 
 # %% [markdown]
 # Plan for a load below the knee, with headroom for the peak hour.
-#
-# ### Triton
-#
-# **Triton Inference Server** is NVIDIA's server: a *repository* of models with a configuration for
-# each, instances on GPUs or cores, a dynamic batcher, metrics for Prometheus, several versions of a
-# model. This one is the real server, whose Python backend runs ONNX Runtime.
-
-# %%
-triton = serving_lab.Triton(PLACE, EXPORTED / "gpt.onnx", asked)
-print(triton.config())
-
-# %%
-Table(triton.measure(), triton.says)
-
-# %% [markdown]
-# ### Several devices
-#
-# Two ways to use two devices: **replicas**, a model on each, or **one model over both**, the
-# pipeline of lesson 06b without its backward passes.
-
-# %%
-ways = serving_lab.compare_devices()
-Table(ways, "Two CPU ranks, one core each, against one process")
-
-# %% [markdown]
-# Replicas need no communication: two replicas bring about twice the throughput, at the latency of
-# one. A pipeline halves the parameters on each device, and makes no request faster, since a request
-# passes through all stages; with several micro-batches under way, its throughput can grow too. Copy
-# a model that fits, cut one that does not. (Tensor parallelism, lesson 06c, can make a single
-# request faster, on links that are fast enough.)
 #
 # ### Generating text: the KV cache
 #
@@ -363,18 +361,93 @@ plots.show(diagrams.seconds_by_length(generation.measure((64, 256, 1024))))
 # %% [markdown]
 # The cache spends memory to save arithmetic, and on a large model memory is what runs out: it
 # limits how many requests a GPU answers at a time. In grouped-query attention (lesson 06c) several
-# query heads share one key-value head.
+# query heads share one key-value head. vLLM takes 90 % of a GPU's memory if nobody says otherwise;
+# activations need some of it too.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.costs import memory
+from bootcamp.costs import hardware, memory, model_shapes
 
-fit = [row for row in memory.cache_rows((8192, 131_072)) if row["fit at 8,192"]]
-Table(fit, "A GPU of 80 GB, weights and cache in bfloat16, by formula")
+h100, llama = hardware.gpu("H100 80GB"), model_shapes.served_models()["Llama 3 8B"]
+usable = 0.9 * h100.memory / 1e9
+fit = [row for row in memory.cache_rows((8192, 131_072), usable) if row["fit at 8,192"]]
+Table(fit, f"{usable:.0f} of a GPU's 80 GB, weights and cache in bfloat16, by formula")
 
 # %% [markdown]
-# A decode step reads all weights for one token of each request, so batches matter even more here.
-# Servers of language models let requests join and leave the batch at every step: **continuous
-# batching** (Orca; vLLM).
+# ### Language models: two latencies, and what bounds a decode step
+#
+# Users of a language model feel two times: until the **first token** (the queue, then the prefill),
+# and for each **further token** (a decode step). A decode step reads all weights and every
+# request's cache, and computes little with them, so it takes at least their bytes ÷ the bandwidth
+# of the GPU's memory:
+
+# %%
+rows = []
+for requests in (1, 8, llama.requests_that_fit(8192, 0.9 * h100.memory)):
+    read = 2 * llama.parameters + requests * llama.cache_bytes(8192)
+    row = {"requests": requests, "GB read in a step": read / 1e9, "ms": 1e3 * read / h100.hbm}
+    row |= {"tokens/s of each": h100.hbm / read, "tokens/s of all": requests * h100.hbm / read}
+    rows.append(row)
+print(guess_decode.score(h100.hbm / (2 * llama.parameters), within=0.1, how="By formula"))
+Table(rows, "Llama 3 8B on an H100, 8,192 tokens in each cache: at best, by formula")
+
+# %% [markdown]
+# So a batch is nearly free until the caches weigh as much as the weights, and a place in it should
+# never be empty. This scheduler, on the course's GPT, has both kinds of batching; they differ in
+# one condition:
+
+# %%
+SCHEDULER = SRC / "snippets/continuous_batching.py"
+excerpts.piece(SCHEDULER, "while waiting or running:", "    return steps")
+
+# %%
+printed = run_command(["python", str(SCHEDULER)]).splitlines()
+static, continuous = batching = [json.loads(line) for line in printed if line[0] == "{"]
+assert max(row.pop("apart") for row in batching) < 1e-5, "another text than the model's"
+print(guess_static.score(static["decode steps"] / continuous["decode steps"]))
+Table(batching, "8 places, on one core; every byte is the one that the model alone chooses")
+
+# %%
+claim.larger(
+    "serving_static_steps",
+    "Static batching takes over one and a half times as many steps for the same texts.",
+    static["decode steps"],
+    continuous["decode steps"],
+    by=1.5,
+    kind="count",
+    supported="Its places wait, empty, for the longest text of their batch.",
+)
+
+# %% [markdown]
+# The first token comes sooner as well, since requests wait less for a place. A further token may
+# come later: each newcomer's prefill holds up all others. Servers such as vLLM, SGLang and
+# TensorRT-LLM do more:
+#
+# | | what it changes |
+# |---|---|
+# | paged cache | keys and values in blocks, taken as needed: no room is kept for texts to come |
+# | prefix caching | requests that begin alike share those blocks, and the prefill |
+# | chunked prefill | a long prompt is read in pieces between decode steps |
+# | FP8 or 4-bit weights | half or a quarter of the bytes of a step; compare the answers |
+# | speculative decoding | a small model proposes tokens, the large one checks them in one step |
+# | prefill and decode on GPUs of their own | neither holds up the other; the cache is sent over |
+#
+# They read `safetensors`, a `config.json` that names an architecture which the server knows (the
+# course's GPT is none), and a tokenizer. For a fine-tuned model, from the documentation of
+# Transformers and vLLM, and not run here:
+#
+# ```python
+# model = AutoModelForCausalLM.from_pretrained(BASE, dtype="bfloat16")
+# model.load_state_dict(state)  # consolidated, with plain names
+# model.save_pretrained("tuned")  # safetensors and config.json
+# AutoTokenizer.from_pretrained(BASE).save_pretrained("tuned")
+# ```
+#
+# ```
+# vllm serve tuned --max-model-len 8192 --gpu-memory-utilization 0.9
+# vllm bench serve --model tuned --request-rate 4
+# ```
+#
+# The last line is an open loop, and prints both latencies.
 
 # %% [markdown]
 # ## Prove it
@@ -386,7 +459,7 @@ Table(fit, "A GPU of 80 GB, weights and cache in bfloat16, by formula")
 # %%
 context = artifacts.read_info(EXPORTED / "gpt.onnx").context
 rows = []
-for name in ("gpt.pt2", "gpt.onnx", "gpt.ts"):
+for name in ("gpt.pt2", "gpt.onnx"):
     compared = artifacts.compare(artifacts.load(EXPORTED / name), eager, context)
     rows.append({"file": name, "shapes": len(compared), "apart": artifacts.furthest(compared)})
 assert max(row["apart"] for row in rows) < 1e-5, "another model"
@@ -409,10 +482,9 @@ print(f"{served.sent} answers, all within 1e-5 of the eager model's")
 #
 # ### Four ways to lose the model
 #
-# Each of the four tables has a case in which the export raises no error, and what it makes is wrong
-# or fails later. The columns *itself* and *exported* show what the model and its export answer, as
-# the first number and the shape: `8 of (2,)`. The first table is about two models, one with an `if`
-# on a size, one with an `if` on its input's values:
+# Each table has a case in which the export raises no error, and what it makes is wrong or fails
+# later. *Itself* and *exported* are what the model and its export answer, as the first number and
+# the shape: `8 of (2,)`. First two models, one with an `if` on a size, one with an `if` on values:
 
 # %%
 from bootcamp_lessons.labs import export_lab
@@ -434,8 +506,8 @@ export_lab.keep_ddp_prefix()
 # %% [markdown]
 # ### A server under load, and one thing that fails
 #
-# Each row is a load of at least 400 requests, and every answer is compared. *Wrong* must be 0 in
-# all of them. A client may send a request again that was refused (503).
+# Each drill is a load of at least 400 requests, and every answer is compared: *wrong* must be 0.
+# A client may send a request again that was refused (503).
 
 # %%
 other = serving_lab.write_other_model(EXPORTED / "gpt.onnx", PLACE / "other.onnx")
@@ -453,29 +525,15 @@ with server_process.start("batching_server", PLACE / "two" / "gpt", instances=2)
     anew = load_test.run_closed_loop(server.url, both, clients=8, count=serving_lab.AFTERWARDS)
 drills.append(serving_lab.make_row("the server is killed, a new one started", killed, anew))
 assert not any(row["wrong"] for row in drills), "a wrong answer"
-Table(drills, "What clients see, of the course's server")
+lossless = [row["drill"] for row in drills if row["right"] == row["requests"]]
+print(f"Every request has its right answer: {', '.join(lossless)}.")
+Table([row for row in drills if row["drill"] not in lossless], "What clients see of the others")
 
 # %% [markdown]
 # A killed worker costs at most the requests that it was computing. A broken version never gets a
-# request: the server loads it *beside* the one that answers, tries it, and keeps the old one. Only
-# the death of the server itself affects all clients: in production at least two run behind a load
-# balancer. A server that is told to stop (TERM) takes nothing new, answers what it has, and ends.
-#
-# Triton under the same drills:
-
-# %%
-Table(triton.drills(), triton.says)
-
-# %% [markdown]
-# <details><summary>What differs?</summary>
-#
-# Triton (2.51) does not restart an instance whose process was killed: the requests that it would
-# have answered fail, while the health check reports that all is well. So watch what is *answered*.
-# And it trusts its clients: its JSON parser answers several mistakes of a client with 500, as if
-# the server had failed, and one body of a hundred thousand brackets crashes the server. So here a
-# **front** checks each request before Triton sees it: `src/serve/checking_front.py`. It answers 503
-# in place of Triton's 500, so the table counts these requests as refused.
-# </details>
+# request: the server loads it *beside* the one that answers, tries it, and keeps the old one. The
+# death of the server itself affects all clients: in production at least two run behind a load
+# balancer.
 #
 # ### Requests that nobody should answer
 
@@ -484,8 +542,55 @@ with server_process.start("batching_server", PLACE / "two" / "gpt") as server:
     refused = serving_lab.check_malformed(server, context)
     good = load_test.run_closed_loop(server.url, both, clients=1, count=10)
 assert not good.failed
-Table(refused, "Malformed requests: the status, and what the client is told")
+print(f"{len(refused)} kinds of malformed requests are refused with a status of 4xx. Five of them:")
+FIVE = ("JSON that is cut off", "another datatype", "too long", "a byte of 256", "no inputs")
+Table([row for row in refused if row["what is wrong"] in FIVE], "What the client is told")
 
+# %% [markdown]
+# ## Triton, and several devices (optional)
+#
+# ### Triton
+#
+# **Triton Inference Server** is NVIDIA's server: a *repository* of models with a configuration for
+# each, instances, a dynamic batcher, metrics, versions. Here its Python backend runs ONNX Runtime.
+
+# %%
+triton = serving_lab.Triton(PLACE, EXPORTED / "gpt.onnx", asked)
+print(triton.config())
+
+# %%
+Table(triton.measure(), triton.says)
+
+# %% [markdown]
+# %% [markdown]
+# If it answers fewer than the server above, do not conclude that Triton is slow: its Python backend
+# hands each batch to another process, its ONNX Runtime backend does not. Under the same drills,
+# behind a **front** that checks each request first (`src/serve/checking_front.py`):
+
+# %%
+Table(triton.drills(), triton.says)
+
+# %% [markdown]
+# Triton (2.51, of 2024) does not restart an instance whose process was killed: its requests fail,
+# while the health check reports that all is well. So watch what is *answered*. The front is there
+# because this version answers several mistakes of clients with 500, as if the server had failed,
+# and a body of a hundred thousand brackets crashes it. The front turns 500 into 503: refused.
+#
+# ### Several devices
+#
+# Two ways to use two devices: **replicas**, a model on each, or **one model over both**, the
+# pipeline of lesson 06b without its backward passes.
+
+# %%
+ways = serving_lab.compare_devices()
+Table(ways, "Two CPU ranks, one core each, against one process")
+
+# %% [markdown]
+# Replicas need no communication: two bring about twice the throughput, at the latency of one. A
+# pipeline halves the parameters on each device, and makes no request faster, since each passes
+# through all stages. Copy a model that fits, cut one that does not. (Tensor parallelism, lesson
+# 06c, can make a single request faster, on links that are fast enough.)
+#
 # %% [markdown]
 # ## Exercises
 #
@@ -547,17 +652,12 @@ print(exercise.check("requests_that_fit", requests_that_fit))
 #
 # Which server for what, as of November 2026, by each project's own documentation and releases:
 #
-# - **Your own, as here**: one model, full control, learning. Missing: all that you do not write.
-# - **Triton**: many models and formats on GPUs; batching, versions, metrics. Missing: checks of
-# requests, repair of dead instances; most examples for its PyTorch backend load TorchScript, which
-# torch has deprecated.
-# - **vLLM, SGLang, TensorRT-LLM**: language models, with continuous batching and a KV cache in
-#   pages. Missing: other kinds of models.
-# - **ONNX Runtime, OpenVINO**: CPUs, GPUs and small devices, as a library in your program. Missing:
-#   queue and instances, unless OpenVINO Model Server is around it.
-# - **LitServe, BentoML, Ray Serve**: Python around a model; batches and replicas are there.
-#   Missing: the speed of a front end in C++.
-# - **KServe**: any of these on Kubernetes: routing, scaling, canaries. Missing: a way without it.
+# - **vLLM, SGLang, TensorRT-LLM**: language models.
+# - **Triton**: many models and formats on GPUs. Missing: checks of requests, repair of dead
+#   instances.
+# - **ONNX Runtime, OpenVINO**: CPUs, GPUs and small devices, as a library. Missing: the server.
+# - **LitServe, BentoML, Ray Serve**: Python around a model, with batches and replicas.
+# - **KServe**: any of these on Kubernetes.
 # - **TorchServe**: nothing new, for it was archived in August 2025.
 #
 # Apart from that:
@@ -580,5 +680,10 @@ print(exercise.check("requests_that_fit", requests_that_fit))
 # - G.-I. Yu et al.: *Orca*, OSDI 2022; W. Kwon et al.: *Efficient Memory Management for Large
 #   Language Model Serving with PagedAttention* (vLLM), SOSP 2023.
 # - A. Grattafiori et al.: *The Llama 3 Herd of Models*, arXiv:2407.21783, table 3.
+# - Y. Leviathan et al.: *Fast Inference from Transformers via Speculative Decoding*,
+#   arXiv:2211.17192; A. Agrawal et al.: *Sarathi-Serve*, arXiv:2403.02310 (chunked prefill); Y.
+#   Zhong et al.: *DistServe*, arXiv:2401.09670 (prefill and decode apart).
+# - vLLM documentation: `vllm serve`, `vllm bench serve`, *Automatic Prefix Caching*. NVIDIA, *H100*
+#   data sheet.
 # - KServe: *Open Inference Protocol*; NVIDIA: *Triton Inference Server* documentation.
 # - PyTorch documentation: *torch.export*, *AOTInductor*, *torch.onnx*.
