@@ -97,8 +97,8 @@ if rank == 0:
 
 # %% [markdown]
 # Rank 0 waits for three ranks that have finished the cell. In a training script it would wait until
-# the group's timeout. The notebook has noticed that no other rank will join in and has cut rank
-# 0's connections, so its `all_reduce` raises; the ranks, and their variables, are still there.
+# the group's timeout. The notebook has noticed it and cut rank 0's connections, so its `all_reduce`
+# raises; the ranks, and their variables, are still there.
 
 # %%
 live.stop()
@@ -118,14 +118,15 @@ print(run_with_torchrun("start_with_torchrun.py", ranks=2))
 
 # %% [markdown]
 # `LOCAL_RANK` is the rank within its host, here in the sense of one computer, and chooses the GPU;
-# `RANK` counts over all hosts. The scripts of this course are written for torchrun. `launch` sets
-# the same variables, but (on Linux) forks each rank from a process that has loaded PyTorch, which
-# saves the seconds that you have just waited. Older ways to start ranks are in the appendix.
+# `RANK` counts over all hosts. `launch` sets the same variables, but (on Linux) forks each rank
+# from a process that has loaded PyTorch, which saves the seconds that you have just waited.
 
 # %% [markdown]
 # ## Predict
 
 # %%
+from IPython.display import display
+
 from bootcamp import predict
 
 alone = launch(ALONE, ranks=1, **same)
@@ -135,9 +136,6 @@ guess_speed = predict(
     f"How many do {RANKS} ranks train, all together?",
     unit="samples/s",
 )
-guess_speed
-
-# %%
 gradient_megabytes = alone.ranks[0]["gradient_bytes"] / 1e6
 guess_bytes = predict(
     "ddp_bytes",
@@ -145,7 +143,7 @@ guess_bytes = predict(
     "How many MB does each rank send in a step?",
     unit="MB",
 )
-guess_bytes
+display(guess_speed, guess_bytes)
 
 # %% [markdown]
 # A third one: in the script by hand somebody forgets to divide, so that the gradients of two ranks
@@ -200,23 +198,9 @@ script_diff("ddp", parent="ddp_by_hand")
 plots.show(diagrams.overlap())
 
 # %% [markdown]
-# On GPUs people add three more settings, which `config.parse()` and `launch` take care of here:
-#
-# ```python
-# torch.cuda.set_device(local_rank)                          # else every rank works on GPU 0
-# dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))
-# model = DistributedDataParallel(model, device_ids=[local_rank])
-# ```
-#
-# What else people combine with DDP:
-#
-# - **Saving**: `model.module` is the model itself; the names of the wrapper's `state_dict()` begin
-#   with `module.`
-# - **Gradient clipping**, after `backward()`: every rank has the averaged gradients, so all clip
-#   alike.
-# - **`GradScaler`, `torch.compile`, outputs that are tuples**: lesson 04b proves them.
-# - **BatchNorm** normalises over a rank's own samples: lesson 04d.
-# - **Validation**: share the samples, all-reduce sums and counts: lessons 04b and 13.
+# On GPUs `config.parse()` and `launch` also give each rank a device of its own. Lesson 04b writes
+# that out, and has what else people combine with DDP: saving, evaluation, gradient clipping,
+# `GradScaler`, `torch.compile`.
 
 # %% [markdown]
 # ## Run it
@@ -280,7 +264,7 @@ claim.faster(
 # %% [markdown]
 # On CPU ranks fewer calls can gain something, overlap little: the threads that communicate need the
 # cores that compute. On GPUs communication runs beside computation, on a few of the GPU's
-# multiprocessors, and overlap is what makes DDP scale.
+# processors, and overlap is what makes DDP scale.
 #
 # The simulator below predicts the time of a step if communication takes no computing power. Move
 # the bucket cap to either end: what do small buckets gain on a slow link, and lose at a high
@@ -315,8 +299,6 @@ few = {"device": "cpu", "steps": 6, "global_batch": 24, "quiet": True}
 counted = [launch("ddp", ranks=n, **few) for n in (2, 3, 4)]
 print(guess_bytes.score(2 * 7 / 8 * gradient_megabytes, how="By formula"))
 plots.show(plots.sent_bytes(*counted))
-
-# %%
 claim.equal(
     "ddp_ring_bytes",
     "Each of 4 ranks sends 2 · 3/4 times the bytes of the gradients in a step.",
@@ -330,21 +312,21 @@ claim.equal(
 # ### Memory
 
 # %%
-plots.show(plots.memory(alone, library))
-
-# %%
+small = {**same, "global_batch": RANKS, "quiet": True}  # else activations hide the rest
+lone, replicas = launch(ALONE, ranks=1, **small), launch("ddp", ranks=RANKS, **small)
+plots.show(plots.memory(lone, replicas))
 claim.equal(
     "ddp_replicates",
     "A rank of DDP holds as many bytes of parameters and optimizer state as one process.",
-    sum(library.ranks[0][kind] for kind in ("parameter_bytes", "optimizer_bytes")),
-    sum(alone.ranks[0][kind] for kind in ("parameter_bytes", "optimizer_bytes")),
+    sum(replicas.ranks[0][kind] for kind in ("parameter_bytes", "optimizer_bytes")),
+    sum(lone.ranks[0][kind] for kind in ("parameter_bytes", "optimizer_bytes")),
     kind="memory",
 )
 
 # %% [markdown]
-# Every rank is a complete **replica**. Only the activations shrink, because each rank has fewer
-# samples. So DDP does not help with a model that is too large for one device. (Not counted: DDP's
-# buckets, another copy of the gradients, unless it is told `gradient_as_bucket_view=True`.)
+# Every rank is a complete **replica**. Only the activations shrink (what the forward pass keeps for
+# the backward pass), because each rank has fewer samples. So DDP does not help with a model that is
+# too large for one device. (Not counted: DDP's buckets, another copy of the gradients.)
 
 # %% [markdown]
 # ## Prove it
@@ -372,8 +354,9 @@ wrong = check.prove(summed, 2, device=DEVICE, raises=False)
 sgd, adamw = wrong
 off = [abs(a - b) > 1e-3 for a, b in zip(adamw.run.losses, adamw.baseline.losses, strict=True)]
 print(guess_summed.score(sum(off)))
-plots.show(plots.loss_curves(adamw.baseline, adamw.run))
-plots.show(plots.loss_curves(sgd.baseline, sgd.run))
+for name, proof in (("AdamW", adamw), ("SGD", sgd)):
+    print(f"With {name}:")
+    plots.show(plots.loss_curves(proof.baseline, proof.run))
 
 # %% [markdown]
 # AdamW divides a running mean of the gradient by the root of a running mean of its square, so a
@@ -413,9 +396,7 @@ print(find_waiting_lines(hung, only_0))
 # same order**; only what comes *after* them, such as printing, may be for rank 0 alone.
 #
 # Without a launcher that looks for hangs, the run ends with two different messages: a timeout on
-# the rank that gives up first, and "Connection closed by peer" on the others, because that rank
-# has gone. The peer's message is the consequence, not the cause: look for the rank that gave up
-# first.
+# the rank that gives up first, and on the others its consequence, "Connection closed by peer".
 # </details>
 #
 # A hang is the *good* case. Two ranks add up two numbers each, a loss of 1 and a count of 1000, but
@@ -446,7 +427,7 @@ changes = {build: f"args.seed += rank\n{build}\nargs.seed -= rank"}
 changes["dist.broadcast(parameter.data, src=0)"] = "pass"
 apart = launch(variant("ddp_by_hand", "ddp_unequal_start", changes), 2, **six)
 plots.show(plots.loss_curves(check.baseline(steps=6, global_batch=32), apart))
-print(check.compare(apart, check.baseline(steps=6, global_batch=32)))
+check.compare(apart, check.baseline(steps=6, global_batch=32))
 
 # %% [markdown]
 # <details><summary>What happened?</summary>
@@ -520,7 +501,7 @@ exercise.check("samples_of_rank", samples_of_rank)
 # ## Sources
 #
 # - Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, VLDB 2020,
-#   arXiv:2006.15704. Buckets, overlap, `no_sync`.
+#   arXiv:2006.15704. Buckets and overlap.
 # - Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*,
 #   Journal of Parallel and Distributed Computing 69, 2009. The ring, and 2(N−1)/N.
 # - PyTorch documentation: *DistributedDataParallel*, the note *Distributed Data Parallel*,

@@ -146,8 +146,8 @@ boilerplate = launch(SNIPPETS / "ddp_boilerplate.py", **two)
 print(boilerplate.output(0) + boilerplate.output(1))
 
 # %% [markdown]
-# Each rank began with parameters of its own and loaded those of rank 0. On GPUs load with
-# `map_location=device`: otherwise every rank loads the tensors onto rank 0's GPU.
+# Each rank loaded rank 0's parameters. On GPUs load with `map_location=device`: otherwise every
+# rank loads the tensors onto rank 0's GPU.
 
 # %% [markdown]
 # ## Read the measurement
@@ -298,7 +298,6 @@ claim.larger(
 # - **The last row has no graph.** The compiler begins at a function of *yours*. A plain
 #   `nn.Sequential` inside DDP has none, so nothing is compiled, and there is no warning. If it is
 #   compiled before it is wrapped, it has graphs.
-# - Caps below 1 MiB are refused: the compiler takes the first bucket to be the smallest.
 
 # %% [markdown]
 # ### Accumulation and `no_sync`

@@ -45,54 +45,44 @@ plots.show(scaling.strong_and_weak())
 
 # %% [markdown]
 # ## Predict
+#
+# 1. A small model, an MLP.
+# 2. The MLP is trained on 15,360 samples with SGD, a batch of 32, and a learning rate of 0.05, a
+#    good one for that batch. Now the batch is 256: one step takes as many samples as 8 steps took.
+#    "Best" means the lowest loss on text that was not trained on, averaged over three seeds.
+# 3. Batch 256 with the best rate for 32 is worse than batch 32, since it takes an eighth of the
+#    steps. This one is a real guess.
+# 4. DDP sends gradients while the backward pass computes the next ones (lesson 04). If there are
+#    enough tokens on each rank, the averaging is hidden.
 
 # %%
+from IPython.display import display
+
 from bootcamp import predict
 
 alone = launch(ALONE, ranks=1, global_batch=16 * RANKS, **MLP)
 guess_mlp = predict(
     "scaling_small_model",
-    f"A small model, an MLP: one process trains {alone.samples_per_second:,.0f} samples/s with "
-    f"{16 * RANKS} samples a step. How many do {RANKS} ranks train, all together?",
+    f"1. One process trains {alone.samples_per_second:,.0f} samples/s with {16 * RANKS} samples a "
+    f"step. How many do {RANKS} ranks train, all together?",
     unit="samples/s",
 )
-guess_mlp
-
-# %% [markdown]
-# The MLP is trained on 15,360 samples with SGD, a batch of 32, and a learning rate of 0.05, a
-# good one for that batch. Now the batch is 256: one step takes as many samples as 8 steps took.
-
-# %%
 guess_rate = predict(
-    "scaling_best_rate", "Which of 0.05, 0.1, 0.2, 0.4 and 0.8 is the best rate for a batch of 256?"
+    "scaling_best_rate",
+    "2. Which of 0.05, 0.1, 0.2, 0.4 and 0.8 is the best rate for a batch of 256?",
 )
-guess_rate
-
-# %% [markdown]
-# "Best" means the lowest loss on text that was not trained on, averaged over three seeds. Batch 256
-# with the best rate for 32 is worse than batch 32, since it takes an eighth of the steps. The next
-# number is a real guess.
-
-# %%
 guess_gap = predict(
     "scaling_gap",
-    "How much of the difference in loss does the best rate for 256 close?",
+    "3. How much of the difference in loss does the best rate for 256 close?",
     unit="%",
 )
-guess_gap
-
-# %% [markdown]
-# DDP sends gradients while the backward pass computes the next ones (lesson 04). If there are
-# enough tokens on each rank, the averaging is hidden.
-
-# %%
 guess_tokens = predict(
     "scaling_tokens",
-    "A transformer has twice as many parameters as another. How many times as many tokens does a "
-    "rank need, to hide the averaging of the gradients behind the backward pass?",
+    "4. A transformer has twice as many parameters as another. How many times as many tokens does "
+    "a rank need, to hide the averaging of the gradients behind the backward pass?",
     unit="times",
 )
-guess_tokens
+display(guess_mlp, guess_rate, guess_gap, guess_tokens)
 
 # %% [markdown]
 # ## What changes
@@ -239,8 +229,9 @@ claim.larger(
 #
 # The rule is a rule of thumb. Goyal et al. found it to hold for ResNet-50 up to batches of 8,192
 # images, and to fail beyond. For Adam, theory suggests a factor of √*k* (Malladi et al., 2022). How
-# large a useful batch is depends on the data and on how far the training has come (McCandlish et
-# al., 2018). So measure: loss against *samples*, and against *seconds*.
+# large a useful batch is depends on the data and on how far the training has come: McCandlish et
+# al. (2018) estimate it by the **gradient noise scale**, from the norm of a rank's own gradient and
+# that of the average, both of which DDP has. So measure: loss against *samples*, and *seconds*.
 
 # %% [markdown]
 # ## Prove it
@@ -256,16 +247,28 @@ check.prove("ddp", RANKS, model="mlp", device=DEVICE)[0]
 # %% [markdown]
 # ## Break it
 #
-# Somebody doubles the ranks to be done sooner. Each rank keeps its batch and the learning rate,
-# and the script stops after the same number of *epochs*. The throughput doubles, the job ends in
-# half the time, and the model is worse. What has happened, and what are the two ways to fix it?
+# Somebody takes eight times the ranks to be done sooner. Each rank keeps its batch of 32 and the
+# learning rate, and the script stops after the same samples. The throughput is eight times as high.
+# And the model? The trainings from above, averaged over their seeds:
+
+# %%
+from statistics import fmean
+
+worse = [
+    {"global batch": batch, "rate": 0.05, "held-out loss": fmean(row["held_out"] for row in same)}
+    for batch in (32, 256)
+    if (same := [row for row in trainings if (row["batch"], row["rate"]) == (batch, 0.05)])
+]
+assert worse[0]["held-out loss"] < worse[1]["held-out loss"]
+Table(worse, "The same samples, the same rate")
+
+# %% [markdown]
+# <details><summary>What has happened, and what are the two ways to fix it?</summary>
 #
-# <details><summary>Answer</summary>
-#
-# The global batch has doubled, so the same epochs are half as many optimizer steps, at the same
-# rate. Either keep the global batch (strong scaling: half the batch per rank, the same training,
-# less efficient), or keep the batch per rank and choose a new rate for the doubled batch, as above,
-# and check the held-out loss. A throughput alone is no result.
+# The same samples are an eighth of the optimizer steps, at the same rate. Either keep the global
+# batch (strong scaling: the same training, less efficient), or keep the batch per rank, choose a
+# new rate for the larger batch, as above, and check the held-out loss. A throughput alone is no
+# result.
 # </details>
 
 # %% [markdown]
@@ -314,9 +317,8 @@ exercise.check("ranks_for_speed_up", ranks_for_speed_up)
 # **Do not** when a rank computes for a shorter time than the averaging takes: a small model, a
 # small share of the batch, a slow network. Accumulate gradients, or stay with fewer devices.
 #
-# **To compare runs of your own:** `runs.table(*runs.all_runs()[-5:])` is one of
-# your last five runs, and each function of `plots` takes runs too.
-# *More ranks, same batch* draws the speed-up of the runs that you choose.
+# **To compare runs of your own:** `runs.table(*runs.all_runs()[-5:])` shows your last five runs,
+# and `plots.scaling` draws the speed-up of those that you give it.
 #
 # ## Sources
 #

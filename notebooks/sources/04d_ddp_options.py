@@ -124,10 +124,9 @@ claim.faster(
 #
 # ### Bucket size
 #
-# With an explicit cap of 25 MiB a model with fewer bytes of gradients makes one bucket; by
-# default it makes two if it has more than 1 MiB, because the first bucket takes only that. For a
-# large model on GPUs, measure sizes from some MiB to some hundred. A parameter is never cut: one
-# that is larger than the cap makes its bucket larger than the cap.
+# Given explicitly, a cap of 25 MiB holds for the first bucket too; by default that takes 1 MiB. A
+# parameter is never cut: one that is larger than the cap makes its bucket larger. For a large model
+# on GPUs, measure sizes from some MiB to some hundred.
 #
 # ### Gradients stored in the buckets
 #
@@ -196,9 +195,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# Is sending less faster? Over a link of 1 Gbit/s a byte takes 8 ns: compute how long the sent bytes
-# take there. Inside one machine CPU ranks exchange bytes through memory, and compressing costs
-# arithmetic.
+# Is sending less faster? Inside one machine CPU ranks exchange bytes through memory, and
+# compressing costs arithmetic.
 
 # %%
 claim.faster(
@@ -230,13 +228,10 @@ if sent["none"]:
 guess_powersgd.score(hooks["none"].predicted_sent_bytes_per_step / measured)
 
 # %% [markdown]
-# With gloo, use PowerSGD with one bucket only (a large `bucket_cap_mb`, given explicitly: the
-# default makes the first bucket small). It needs several all-reduces for a bucket and starts the
-# later ones when a result arrives. gloo's results arrive in its own threads, so with two buckets
-# under way the ranks may start them in different order: the ranks hang, end with "Received data
-# size doesn't match expected size", or, where sizes agree, add up the wrong numbers. In a hook of
-# your own, start one collective for each bucket, in the hook itself. Torch's own
-# `bf16_compress_hook` requires NCCL; the script's runs on gloo too.
+# With gloo, use PowerSGD with one bucket only (a large `bucket_cap_mb`, given explicitly). It
+# starts further all-reduces when a result arrives, and gloo's results arrive in its own threads:
+# with two buckets under way ranks may start them in different order, and hang or add up the wrong
+# numbers. In a hook of your own, start one collective for each bucket, in the hook itself.
 #
 # ## Prove it
 #
@@ -406,24 +401,19 @@ script_diff("accelerate")
 # %% [markdown]
 # `Accelerator()` joins the process group, and knows rank and world size from the same environment
 # variables. `prepare(model)` moves it to a device and wraps it in DDP, `prepare(optimizer)` wraps
-# it (for mixed precision and accumulation). What is hidden: the backend, the timeout, DDP's
-# options.
+# it (for mixed precision and accumulation). Hidden are the backend, the timeout, DDP's options.
 #
 # A trap: `accelerate launch --cpu --num_processes 2` starts *one* process unless MPI is set up,
-# without a warning. With torchrun there are two. Let the program print how many ranks it really
-# has, from the process group.
+# without a warning. With torchrun there are two: let the program print the group's world size.
 
 # %%
 script_diff("lightning")
 
 # %% [markdown]
-# The loop is gone. The Trainer moves the batch and calls `zero_grad`, `backward` and `step`, in an
-# order that you look up rather than read. What is hidden besides: the wrapping, the sampler
-# (Lightning puts in a `DistributedSampler` unless told otherwise), and what `barebones=True`
-# switches off: logging, checkpoints, progress bar, checks.
-#
-# Started by plain `python`, a Trainer with `devices=2` starts the missing process itself by running
-# the same command line again; under torchrun, where `LOCAL_RANK` is set, it starts none.
+# The loop is gone: the Trainer moves the batch and calls `zero_grad`, `backward` and `step`. It
+# also wraps the model, puts in a `DistributedSampler` unless told otherwise, and does what
+# `barebones=True` switches off: logging, checkpoints, progress bar. Under plain `python` a Trainer
+# with `devices=2` starts the missing process itself; under torchrun it starts none.
 
 # %%
 frameworks = [name for name in ("accelerate", "lightning") if available(name, fetch=True)]
@@ -470,8 +460,7 @@ for option in ("", ", find_unused_parameters=True", ", static_graph=True"):
 # - `find_unused_parameters=True` searches the graph of operations after every forward pass and
 #   marks the missing parameters as ready. So each step may take a different path.
 # - `static_graph=True` looks once, in the first step, and relies on it. It allows what DDP
-#   otherwise refuses, such as a parameter that is used twice under activation checkpointing. If the
-#   graph does change later, the result is undefined.
+#   otherwise refuses, such as a parameter used twice under activation checkpointing.
 #
 # If a parameter is unused by mistake, use neither: fix the model.
 
@@ -524,9 +513,7 @@ print(exercise.check("batch_statistics", batch_statistics))
 # - **bf16 hook**: on a slow link. **PowerSGD**: on a very slow one, with a comparison of what is
 #   learned. Prove the training equal without a hook first.
 # - **`join`**: when the data can't be made even.
-# - **Local SGD**: when even compressed gradients are too many bytes. It is not DDP.
 # - **BatchNorm**: per rank if a rank has many images, synchronised if it has few.
-# - **Lightning, Accelerate**: for what they bring besides, once you can read them as a DDP script.
 #
 # ## Sources
 #

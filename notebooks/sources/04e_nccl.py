@@ -159,8 +159,8 @@ print(f"one bucket of 25 MiB: {1e3 * fitted.predict(25 * 2**20):.1f} ms, by the 
 # - `NCCL_ALGO=Ring` (`Tree`, `NVLS`, ...), `NCCL_PROTO=Simple` force an algorithm and a protocol,
 #   to compare.
 #
-# The last three are for finding faults. A forgotten `NCCL_P2P_DISABLE=1` slows every later run
-# down, and only `NCCL_DEBUG=INFO` shows it.
+# The last three are for finding faults: a forgotten `NCCL_P2P_DISABLE=1` slows every later run
+# down.
 #
 # Torch's own: `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any backend, and
 # `CUDA_LAUNCH_BLOCKING=1` makes a GPU's error show in its own line (lesson 02).
@@ -213,8 +213,7 @@ guess_again.score(8 - restarted.ranks[0]["first_step"])  # of the last attempt
 # The command has `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`. Ranks publish their addresses in a
 # **store**, a small key-value server. By default torchrun lends them its own, which outlives a
 # restart, and with gloo a new rank may find the address of a dead one there ("Connection refused").
-# With the variable each attempt has a store of its own. Rehearse a restart, more than once, before
-# the long run.
+# With the variable each attempt has a store of its own.
 
 # %% [markdown]
 # ## Break it
@@ -281,12 +280,11 @@ print(f"the late rank: {ddp_practice.find_straggler(paced)}")
 ddp_practice.table_paces(paced)
 
 # %% [markdown]
-# The late rank sleeps for 30 % of what its own work took in the first steps. Nobody waits for *it*,
-# yet its last column is not zero: until the gradients are averaged they also have to be sent. What
-# the others have above that is their waiting. The tool names a rank whose own work takes at least
-# 1.15 times as long as that of the next slowest. It compares lowest deciles: what else the machine
-# does makes single steps longer, never shorter. So it finds a rank that is *always* late. One that
-# is late now and then shows in the upper quartile.
+# The late rank sleeps for 30 % of what its own work took in the first steps. Its last column is not
+# zero, since gradients also have to be sent; what the others have above that is their waiting. A
+# rank is named if its own work takes at least 1.15 times as long as that of the next slowest, by
+# lowest deciles: what else the machine does makes single steps longer, never shorter. A rank that
+# is late now and then shows in the upper quartile instead.
 #
 # ### Third: a rank that never comes
 #
@@ -330,10 +328,9 @@ print(ddp_depth.read_flight_recorder(crashed.folder / "flight_recorder"))
 #
 # ### First: how long will an all-reduce take?
 #
-# Somebody offers you more GPUs, or a faster network. What would the averaging take there? A ring
-# takes 2(*N*-1) steps one after another, in each of them a rank sends one piece of 1/*N* of the
-# data, and each step has a start-up cost of its own. The solution:
-# `exercise.solution("ring_seconds")`.
+# What would the averaging take on more GPUs, or on a faster network? A ring takes 2(*N*-1) steps
+# one after another, in each of them a rank sends one piece of 1/*N* of the data, and each step has
+# a start-up cost of its own. The solution: `exercise.solution("ring_seconds")`.
 
 
 # %%
@@ -346,10 +343,6 @@ def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
 
 
 print(exercise.check("ring_seconds", ring_seconds))
-
-# %% [markdown]
-# To go further: with 64 ranks, 20 µs for a step and 10 GB/s, from which size on do the bytes cost
-# more than the start-up?
 
 # %% [markdown]
 # ### Second: who is late?
@@ -376,11 +369,10 @@ print(exercise.check("late_rank", late_rank))
 # %% [markdown]
 # ## When to use it and when not
 #
-# - **A slow job**: first look for the late rank, then at the network. Each rank's own time says it.
+# - **A slow job**: first look for the late rank, by each rank's own time, then at the network.
 # - **A hang**: the launcher's report or the flight recorder names the rank that did not come.
-# - **NCCL's variables**: `NCCL_DEBUG=INFO` to look, the others to find a fault, then out again.
-# - **Checkpoints and `--max-restarts`**: for everything that you would not like to repeat, and
-#   rehearsed.
+# - **Checkpoints and `--max-restarts`**: for everything that you would not like to repeat;
+#   rehearse the restart, more than once.
 #
 # ## Sources
 #

@@ -30,7 +30,7 @@ def learning_rate(step: int, rate: float, warm_up: int) -> float:
     """Goyal et al. (2017), section 2.2: a ramp from the base rate up to the rate."""
     if step >= warm_up:
         return rate
-    return BASE_RATE + (rate - BASE_RATE) * (step + 1) / (warm_up + 1)
+    return BASE_RATE + (rate - BASE_RATE) * step / warm_up
 
 
 def train(batch: int, rate: float, warm_up: int, seed: int) -> dict:
