@@ -39,6 +39,20 @@ def test_port_to_fsdp_trains_the_same_on_four_ranks():
     assert all(torch.allclose(best[name], expected[name], atol=1e-5) for name in best)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_loops_without_a_data_loader_and_trainers_train_the_same(ranks):
+    """In float64: in float32 Adam enlarges rounding, as lesson 13 shows."""
+    flags = {"max_iters": 4, "dtype": "float64", "quiet": True}
+    runs = [launch(FOLDER / f"nano{port}.py", n, **flags) for port, n in (("_ddp", ranks), ("", 1))]
+    assert runs[0].config["steps"] == 4
+    equality.same_training(*runs)
+    trainers = [
+        launch(FOLDER / f"{name}.py", n, quiet=True)
+        for name, n in (("trainer_ddp", ranks), ("trainer", 1))
+    ]
+    equality.same_training(*trainers)
+
+
 def test_dropout_draws_other_numbers_on_every_rank():
     ways = (("with_ddp.py", 2), ("recorded.py", 1))
     runs = [launch(FOLDER / script, ranks, freeze=True, quiet=True) for script, ranks in ways]

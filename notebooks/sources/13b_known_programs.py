@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 13b Programs from elsewhere: what people bring, run and proved
 #
-# **35 minutes**, on any machine, after lessons 03, 06 and 07. The ranks are CPU cores, even where
-# there are GPUs: this lesson counts and compares.
+# **40 minutes** for the core, on any machine, after lessons 03, 06 and 07. The ranks are CPU cores,
+# even where there are GPUs: this lesson counts and compares.
 #
 # After this lesson you can put a StripedLSTM on ranks, name the dimension that DataParallel has to
 # cut, say when ResNet-50 in parts is the same training, read a Lightning strategy as a bare script,
@@ -198,7 +198,7 @@ for optimizer in ("sgd", "adamw"):
 sharding_tables.list_proofs(proofs)
 
 # %% [markdown]
-# ## Lightning's strategies
+# ## Lightning's strategies (optional)
 #
 # Behind most names is a script of this course. This table is a record (`lightning.json` in
 # `logs/reference/13b_known_programs/`), since each start imports Lightning, which takes 10 to 20 s.
@@ -216,7 +216,7 @@ known_programs.strategies()
 # - *horovod* multiplied the learning rate by the number of ranks (lesson 04d).
 
 # %% [markdown]
-# ## A rank without a parent
+# ## A rank without a parent (optional)
 #
 # This course's launcher ends its ranks whatever happens to it. If another launcher is killed, each
 # of its ranks goes on as an **orphan**: a process whose parent is gone, adopted by the system's
@@ -301,7 +301,7 @@ def batch_dimension(sequences, replicas):
 print(exercise.check("batch_dimension", batch_dimension))
 
 # %% [markdown]
-# ### Second: the missing exchange
+# ### Second: the missing exchange (optional)
 #
 # The stripes' script without the two lines of `enter`. The check trains with yours, on two ranks
 # with both optimizers. `exercise.solution("stripes")` shows the solution as a diff.
@@ -320,6 +320,23 @@ print(exercise.check("stripes"))
 # - **DataParallel**: in old code. Look for the dimension, and for tuples.
 # - **A framework's strategy**: once you can name the bare script, and have proved one run.
 #
+# One plan, shards over 8 ranks and each layer's matrices over 4 (lessons 07 and 06c), as each tool
+# wants to be told:
+#
+# | Tool | The plan in its words |
+# |---|---|
+# | PyTorch | a mesh (8, 4), `parallelize_module` along its second axis, `fully_shard` its first |
+# | torchtitan | `data_parallel_shard_degree = 8`, `tensor_parallel_degree = 4` |
+# | Accelerate | `ParallelismConfig(dp_shard_size=8, tp_size=4)`, FSDP version 2 |
+# | DeepSpeed | `"zero_optimization": {"stage": 3}`, `"tensor_parallel": {"autotp_size": 4}` |
+# | Megatron-LM | `--tensor-model-parallel-size 4 --use-distributed-optimizer` |
+#
+# The first four shard all there is, Megatron's distributed optimizer only the optimizer's state
+# (ZeRO-1). In the last two the 8 follows from the number of ranks.
+#
+# **LoRA** (PEFT) trains small matrices beside frozen ones. Only those have gradients and optimizer
+# state, so DDP sends little; FSDP still gathers the frozen ones, nearly all of what it sends.
+#
 # All programs from elsewhere that this course covers, and what proves each, are listed in
 # `src/bootcamp_lessons/labs/known_programs.csv`.
 #
@@ -329,6 +346,7 @@ print(exercise.check("stripes"))
 #   group LSTM. Here a stripe reads all of a layer's input.
 # - He et al., *Deep Residual Learning for Image Recognition*, 2015, arXiv:1512.03385.
 # - PyTorch documentation: *torch.nn.DataParallel* (`dim`), *torch.nn.LSTM*,
-#   *torch.distributed.tensor*. Lightning
-#   documentation: *Strategy*, and the release notes of 2.0. nvitop documentation: `nvitop.host`.
-#   Linux manual: `signal(7)`, `shm_overview(7)`.
+#   *torch.distributed.tensor*. Lightning documentation: *Strategy*, and the release notes of 2.0.
+#   nvitop documentation: `nvitop.host`. Linux manual: `signal(7)`, `shm_overview(7)`.
+# - The table: torchtitan's `JobConfig`, Accelerate's `ParallelismConfig`, DeepSpeed's
+#   *Configuration JSON*, Megatron-LM's `arguments.py`. Hu et al., *LoRA*, 2021, arXiv:2106.09685.

@@ -57,10 +57,11 @@ def largest_batch(devices, memory, state, activations, outputs):
         "that repeats as many as there are ranks. -len(order) % world is 0 there.",
         (
             "padded[rank::world]",
-            "order[rank * len(padded) // world :][: len(padded) // world]",
-        ): "Those are uneven blocks. Repeat samples until they divide, and deal them one by one.",
+            "order[rank * (len(order) // world) :][: len(order) // world]",
+        ): "Those are blocks, and lack some. Repeat samples until they divide; deal one by one.",
         ("order[:missing]", "order[-1:] * missing"): "Repeat the first ones, not the last.",
-        ("padded = order +", "padded = sorted(order) +"): "That loses the shuffled order.",
+        (lambda order, rank, n: order[rank * len(order) // n : (rank + 1) * len(order) // n]): "Bl"
+        "ocks, some of them longer. Repeat samples until they divide, and deal them one by one.",
         ("[rank::", "[(rank - 1) % world ::"): "Those are another rank's: ranks count from 0.",
     },
 )
@@ -136,13 +137,7 @@ def in_one_process(rate, batch, ranks, passes):
 @FunctionTask.from_solution(
     hint="Before warm_up, which share of the way to factor * base_rate lies behind?",
     stronger="From warm_up on factor * base_rate; before, base_rate + step / warm_up * difference.",
-    cases=(
-        (0, 0.1, 8, 100),
-        (50, 0.1, 8, 100),
-        (99, 0.1, 8, 100),
-        (900, 0.05, 4, 20),
-        (0, 0.1, 8, 0),
-    ),
+    cases=((0, 0.1, 8, 100), (50, 0.1, 8, 100), (99, 0.1, 8, 100), (900, 0.2, 4, 20), (0, 1, 8, 0)),
     mistakes={
         ("(1 + (factor - 1) * share)", "factor * share"): "That begins near 0. Goyal et al. begin "
         "with the base rate: it is right for the base batch, so not too large for a larger one.",

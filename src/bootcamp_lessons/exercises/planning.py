@@ -35,14 +35,8 @@ SLOWED = {
     "pipeline": "Each cut of the pipeline adds a hop to the way of a micro-batch: use fewer.",
     "bubble": "The bubble is what costs: more micro-batches, or fewer stages.",
 }
-CHANGES = {
-    "tensor": (2, 4, 16),
-    "pipeline": (2, 4, 8),
-    "context": (2, 4),
-    "stage": (0, 2, 3),
-    "micro_batch": (1, 4),
-    "recompute": RECOMPUTE,
-}
+CHANGES = {"tensor": (2, 4, 16), "pipeline": (2, 4, 8), "context": (2, 4), "stage": (0, 2, 3)}
+CHANGES |= {"micro_batch": (1, 4), "recompute": RECOMPUTE}
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,17 @@ def check_sharded(path: Path, proofs: list[Proof]) -> str:
     )
 
 
+def check_units(path: Path, proofs: list[Proof]) -> str:
+    """As check_sharded, and count what is gathered at a time, in a copy that prints it."""
+    says = 'print("units", sum(hasattr(part, "unshard") for part in model.modules()))\nrun.finish()'
+    counted = variants.variant(path, f"{path.stem}_counted", {"run.finish()": says})
+    printed = launch.launch(counted, 2, steps=1, quiet=True, options=PATIENCE).output(0)
+    one = (
+        "it gathers all parameters at once, which saves nothing while it computes: shard its parts"
+    )
+    return check_sharded(path, proofs) or (f"{one} first." if "units 1\n" in printed else "")
+
+
 def check_sequence_parallel(path: Path, proofs: list[Proof]) -> str:
     """Run with --sequence-parallel, where the sums are cut along the text."""
     flags = {name: proofs[0].run.config[name] for name in ("optimizer", "global_batch", "steps")}
@@ -342,7 +353,7 @@ TASKS = [
         task="Exercise of notebook 07: make this DDP script fully sharded with FSDP2.",
         solution="fsdp",
         ranks=2,
-        also=check_sharded,
+        also=check_units,
         errors={
             "does not have a sharding strategy registered": "DistributedDataParallel is still "
             "around the model, and wants to send parameters that are parts now. fully_shard "
