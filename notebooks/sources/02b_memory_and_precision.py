@@ -27,7 +27,8 @@ one_device.training_memory()
 # %% [markdown]
 # A training has to leave a tenth of the memory free here, for what libraries and the allocator
 # need. These models have 256 outputs: with GPT-2's 50,257 tokens, the scores of 16 samples and
-# their gradients take 2 × 16 × 1,024 × 50,257 × 4 bytes more, 6.6 GB.
+# their gradients take 2 × 16 × 1,024 × 50,257 × 4 bytes more, 6.6 GB; losses that are computed in
+# chunks never have them all.
 #
 # If a training does not fit, these three ways are the usual ones on one device:
 #
@@ -293,7 +294,8 @@ one_device.variant_table()
 # Parts must train what the batch trains, up to rounding, with both optimizers. Checkpointing
 # repeats the same operations on the same numbers, and the step in the backward pass makes the same
 # updates earlier: on a CPU core no loss may differ in any digit.
-# (Some GPU kernels add in an order that changes from run to run.)
+# (Some GPU kernels add in an order that changes from run to run;
+# `torch.use_deterministic_algorithms(True)` replaces or refuses them.)
 
 # %%
 sgd = same | {"optimizer": "sgd"}

@@ -94,12 +94,12 @@ faster_step.compile_table(compiled, plain)
 # ### The profile
 #
 # An operator's own time excludes that of the operators it calls; on a GPU the rows are kernels.
-# `mm` and `addmm` are matrix products, without and with a bias, of the forward and of the
-# backward pass; the share in the caption leaves out those inside attention. (`aten::linear` only
-# calls them. This is one step: where the system interrupts an operator, it looks long.) Among the
-# others are many short calls of the optimizer, such as `mul_` and `lerp_`: one for each tensor. The
-# last row is Python, and the profiler itself. For the order in time, open the run's
-# `ranks/0.trace.json` in ui.perfetto.dev.
+# `mm` and `addmm` are matrix products, without and with a bias, of the forward and of the backward
+# pass; the share in the caption leaves out those inside attention. (`aten::linear` only calls them.
+# This is one step: where the system interrupts an operator, it looks long.) Among the others are
+# many short calls of the optimizer, such as `mul_` and `lerp_`: one for each tensor. The last row
+# is Python, and the profiler itself. For the order in time, open the run's `ranks/0.trace.json` in
+# ui.perfetto.dev. (On GPUs, NVIDIA's Nsight Systems shows what torch does not.)
 #
 # More FLOP/s shorten only the matrix products. Fusing shortens the rows that move many bytes and
 # compute little; fewer calls shorten the last row.

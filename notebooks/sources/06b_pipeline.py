@@ -174,8 +174,8 @@ script_diff("pp")
 #   inputs, only the last one the targets.
 # - `schedule.step` runs all forward and backward passes of the step in the schedule's order, sends
 #   and receives, and divides the gradients by the number of micro-batches.
-#   That is a mean of means: where padding leaves micro-batches different numbers of tokens, give it
-#   `scale_grads=False` and a loss that divides its sum by the tokens of the *global* batch.
+#   That is a mean of means (lesson 02b), wrong where padding leaves micro-batches different numbers
+#   of tokens; *Prove it* has the remedy.
 # - Nothing averages gradients: each rank has different parameters. For the same reason a gradient
 #   norm for clipping needs a sum over the stages: `clip_grad_norm_` sees those of its own rank
 #   alone.
@@ -363,13 +363,22 @@ adamw = launch("pp", 2, **{**same, "optimizer": "adamw"})
 check.same_training(adamw, check.baseline(steps=4, global_batch=BATCH))
 
 # %% [markdown]
-# Can this proof fail? `scale_grads=False` leaves the gradients summed over the micro-batches.
+# Can this proof fail? `scale_grads=False` leaves the gradients summed over the micro-batches. That
+# is right if each loss counts with its share of the *global* batch: of samples here, of tokens
+# where texts are padded. So first the sum with shares, which must hold, then the bare sum.
 
 # %%
 from bootcamp import variant
 
 line = "schedule = schedule_class(stage_or_stages, args.micro_batches, loss_fn=models.loss)"
-summed = variant("pp", "pp_summed", {line: line[:-1] + ", scale_grads=False)"})
+summed_line = line[:-1] + ", scale_grads=False)"
+share = "lambda out, part: models.loss(out, part) * len(part) / args.global_batch"
+mean = "mean_loss = sum(losses, zero).detach() / args.micro_batches"
+shares = {line: summed_line.replace("models.loss", share)}
+shares[mean] = mean.replace(" / args.micro_batches", ".clone()")
+weighted = variant("pp", "pp_weighted", shares)
+print(check.same_training(launch(weighted, 2, **same), one_process))
+summed = variant("pp", "pp_summed", {line: summed_line})
 proof = check.compare(launch(summed, 2, **same), one_process)
 assert proof.failed, "the proof did not notice summed gradients"
 proof
