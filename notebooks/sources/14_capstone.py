@@ -124,7 +124,8 @@ claim.larger(
 # %%
 entered = {script: capstone.enter("the course", script) for script in ("ddp", "fsdp")}
 assert entered["ddp"].wrong, "DDP fits: the task has lost its point"
-entered
+for script, entry in entered.items():
+    print(f"{script}: {entry}")
 
 # %%
 MY_PLAN = None  # such as {"script": "ddp_options", "hook": "fp16"}
