@@ -118,7 +118,7 @@ guess_digits
 # ## What changes
 #
 # From lesson to lesson the *script* changes. There is one short script for each strategy, and each
-# is its parent plus a few lines, counted here from the files.
+# is its parent plus a few lines, counted here from the files. These are five of them.
 
 # %%
 plots.show(basics.family_tree())

@@ -1,7 +1,6 @@
 """Lessons 00 and 01: the path of a run, the family of scripts, one step, a batch's shares."""
 
 import itertools
-import textwrap
 import tomllib
 
 from matplotlib.figure import Figure
@@ -35,74 +34,27 @@ def run_path(axes) -> None:
     labels(axes, *places, (15.5, 6.5, "the notebook"), bold=True)
 
 
-PATH = ("cpu", "gpu", "ddp", "fsdp", "hsdp")  # drawn at the top
-BRANCH_CHARACTERS = 68  # on a line
+PATH = ("cpu", "gpu", "ddp", "fsdp", "hsdp")
 
 
 @styled
 def family_tree() -> Figure:
-    """Draw the scripts by parent, with the code lines that each adds, read from the files."""
-    rows = _list_branches()
-    height = 2.3 + 0.36 * sum(len(lines) for _, lines in rows)
-    names = ", ".join(
-        f"{script.path.name} adds {_count_added_lines(script)} lines to {script.parent}"
-        for script in strategies.SCRIPTS.values()
-        if script.parent
-    )
-    says = f"The first is _train_cpu.py, the baseline. Each other has one parent: {names}."
-    figure, axes = canvas("The scripts: each differs from its parent by a few lines", says, height)
-    _draw_path(axes, top=10 * height)
-    label(axes, 0.5, 10 * height - 19, "What branches off, and the code lines it adds:", at="left")
-    y, column = 10 * height - 23, 2 + 1.1 * max(len(lesson) for lesson, _ in rows)
-    for number, (lesson, lines) in enumerate(rows):
-        tall = 3.6 * len(lines)
-        if number % 2 == 0:
-            axes.axhspan(y - tall + 1.8, y + 1.8, color=PAPER)
-        label(axes, 0.5, y, lesson, at="left", bold=True)
-        for line, text in enumerate(lines):
-            label(axes, column, y - 3.6 * line, text, at="left")
-        y -= tall
-    return figure
-
-
-def _draw_path(axes, top: float) -> None:
-    width, gap = 12.7, 9.0
-    lessons = {name: number for number, _, scripts in _read_lessons() for name in scripts}
-    for place, name in enumerate(PATH):
-        script, x, y = strategies.SCRIPTS[name], place * (width + gap), top - 10
-        box(axes, x, y, width, 8, name, colour=LIGHT.blue, bold=True, size=18)
-        if name in lessons:
-            label(axes, x + width / 2, y - 2.6, f"lesson {lessons[name]}")
-        if script.parent:
-            start, end = (x - gap + 0.4, y + 3), (x - 0.4, y + 3)
-            arrow(axes, start, end, f"+{_count_added_lines(script)} lines", above=2.6)
-
-
-def _read_lessons() -> list[tuple[str, str, list[str]]]:
+    """Draw the way from the baseline by parents, with the code lines that each script adds."""
+    way = [strategies.SCRIPTS[name] for name in PATH]
+    adds = {script.name: _count_added_lines(script) for script in way[1:]}
+    names = ", ".join(f"_train_{name}.py adds {n} lines to its parent" for name, n in adds.items())
+    says = f"The first is _train_cpu.py, the baseline. {names}. Others branch off in the same way."
+    figure, axes = canvas("The scripts: each differs from its parent by a few lines", says, 1.9)
     rows = tomllib.loads((NOTEBOOKS / "lessons.toml").read_text())["lesson"]
-    return [(row["number"], row["title"], row["scripts"]) for row in rows if "file" in row]
-
-
-def _list_branches() -> list[tuple[str, list[str]]]:
-    """Return lessons with their scripts beside the path, as lines of text."""
-    found, left = [], [name for name in strategies.SCRIPTS if name not in PATH]
-    for number, title, scripts in _read_lessons():
-        mine = [name for name in left if name in scripts]
-        left = [name for name in left if name not in mine]
-        name = f"{number} {title.partition(':')[0]}"
-        found += [(name, _group_by_parent(mine))] if mine else []
-    return found + ([("others", _group_by_parent(left))] if left else [])
-
-
-def _group_by_parent(names: list[str]) -> list[str]:
-    """Write "gpu → amp +9, accumulate +8; ...", on as few lines as possible."""
-    parts = []
-    for parent in dict.fromkeys(strategies.SCRIPTS[name].parent for name in names):
-        children = [name for name in names if strategies.SCRIPTS[name].parent == parent]
-        added = {name: _count_added_lines(strategies.SCRIPTS[name]) for name in children}
-        words = ", ".join(f"{name}\N{NO-BREAK SPACE}+{lines}" for name, lines in added.items())
-        parts.append(f"{parent}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{words}")
-    return textwrap.wrap(";  ".join(parts), BRANCH_CHARACTERS)
+    lessons = {name: row["number"] for row in rows for name in row.get("scripts", ())}
+    width, gap, y = 12.7, 9.0, 9
+    for place, name in enumerate(PATH):
+        x = place * (width + gap)
+        box(axes, x, y, width, 8, name, colour=LIGHT.blue, bold=True, size=18)
+        label(axes, x + width / 2, y - 2.6, f"lesson {lessons[name]}")
+        if name in adds:
+            arrow(axes, (x - gap + 0.4, y + 3), (x - 0.4, y + 3), f"+{adds[name]} lines", above=2.6)
+    return figure
 
 
 def _count_added_lines(script: strategies.Script) -> int:
