@@ -230,8 +230,8 @@ claim.equal(
 # ### Fewer bits in a product
 #
 # What TF32 does to a product can be computed anywhere: round the fraction of both inputs to 10
-# bits, bfloat16's to 7, the error eight times as large. (To the nearest here; a GPU that truncates
-# is off by up to twice as much.) As a check, 7 bits must give PyTorch's own bfloat16:
+# bits, bfloat16's to 7, the error eight times as large. As a check, 7 bits must give PyTorch's own
+# bfloat16:
 
 # %%
 import torch

@@ -290,8 +290,7 @@ if gpu_count() > 1:
 print(*proofs, sep="\n")
 
 # %% [markdown]
-# (Unequal shares, such as 11, 11 and 10 samples, train the same too: there is one loss over all
-# outputs. Under DDP they do not, see *Break it* in lesson 00.)
+# (Unequal shares train the same too: there is one loss over all outputs. Under DDP they do not.)
 
 # %% [markdown]
 # ## Break it

@@ -349,10 +349,8 @@ claim.equal(
 #   that point the same way it gives their mean, for two at a right angle their sum.
 # - **Process sets** are Horovod's sub-groups of ranks: `evens = hvd.ProcessSet([0, 2])`, announced
 #   with `hvd.init(process_sets=[evens])`; collectives and the optimizer take `process_set=evens`.
-# - **Elastic Horovod** goes on when a rank dies, and takes in new ones. The training function is
-#   wrapped in `hvd.elastic.run`, and a `TorchState` keeps model, optimizer and step as of the last
-#   `state.commit()`. The ranks that are left go back to that. The number of ranks changes, and with
-#   it the global batch, unless the script keeps it.
+# - **Elastic Horovod** (`hvd.elastic.run`) goes on when a rank dies, from the last
+#   `state.commit()`. The number of ranks changes, and with it the global batch.
 
 # %% [markdown]
 # ## Prove it

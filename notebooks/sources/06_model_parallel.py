@@ -352,12 +352,9 @@ Table(rows, "GPT-2 small over 4 devices, by formula (1 is balance)")
 script_diff("ddp_mp")
 
 # %% [markdown]
-# `device_ids=None` says that the model has several devices and moves its inputs itself. Any list of
-# ids is refused for such a model; `[0, 1]` dates from the time of one process for several GPUs. All
-# devices of a rank must be of one kind.
-#
-# A rank is a complete copy of the model, on however many devices. So lesson 04's formula for the
-# traffic holds with the number of *ranks*.
+# `device_ids=None` says that the model has several devices and moves its inputs itself. A rank is a
+# complete copy of the model, on however many devices. So lesson 04's formula for the traffic holds
+# with the number of *ranks*.
 
 # %% [markdown]
 # ## Prove it
@@ -493,8 +490,6 @@ print(exercise.check("ranks_of_two_devices"))
 # - PyTorch documentation: *DistributedDataParallel* (`device_ids`), *torch.nn.Module*
 #   (`register_forward_pre_hook`), *torch.optim*; tutorial *Getting Started with Distributed Data
 #   Parallel*, section on combining it with model parallelism.
-# - Krizhevsky, *One weird trick for parallelizing convolutional neural networks*, 2014,
-#   arXiv:1404.5997: data and model parallelism told apart.
 # - Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*,
 #   2019, arXiv:1910.02054: the 16 bytes for each parameter. Megatron-LM's documentation of its
 #   distributed optimizer: 18. DeepSeek-AI, *DeepSeek-V3 Technical Report*, arXiv:2412.19437,
