@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 10 Planning at scale: a thousand GPUs from a laptop
 #
-# **80 minutes**, on any machine, after lessons 06b, 07b, 08 and 08b. Two short runs on four CPU
-# ranks; everything else is calculated.
+# **80 minutes**, on any machine, after lessons 06b, 07b, 08 and 08b; the *(optional)* part takes
+# another 12. Two short runs on four CPU ranks; everything else is calculated.
 #
 # After this lesson you can say what each rank of a plan holds and sends before anybody pays for a
 # GPU; explain why one plan is faster than another; predict what limits a training that grows from
@@ -87,10 +87,10 @@ guess_gpus = predict(
     "Llama 3 405B: how many GPUs hold the parameters, gradients and optimizer state, at least?",
     unit="GPUs",
 )
-guess_slowest = predict(
-    "planning_slowest",
-    "Of the plans for 256 GPUs that fit: how many times as long as the fastest does the slowest "
-    "take?",
+guess_network = predict(
+    "planning_network",
+    "The fastest plan for these 256 GPUs is started on a cluster where not each GPU but each host "
+    "has 400 Gbit/s. How many times as long does it take as the plan that is best there?",
     unit="times",
 )
 guess_samples = predict(
@@ -110,7 +110,7 @@ guess_failures = predict(
     "minutes are between two of them on 65,536 such GPUs?",
     unit="minutes",
 )
-display(guess_gpus, guess_slowest, guess_samples, guess_published, guess_failures)
+display(guess_gpus, guess_network, guess_samples, guess_published, guess_failures)
 
 # %% [markdown]
 # ## What changes
@@ -202,7 +202,7 @@ import math
 sizes = forecasts.tabulate_sizes(forecasts.MODELS)
 by_name = {row["model"]: row for row in sizes}
 needed = math.ceil(by_name["Llama 3 405B"]["states, TB"] * 1e12 / 80e9)
-print(guess_gpus.score(needed, within=0.05))
+print(guess_gpus.score(needed, within=0.05, how="By formula"))
 sizes
 
 # %%
@@ -219,19 +219,10 @@ claim.larger(
     "need tensor or context ranks, or you compute them again.",
 )
 
-# %%
-mixtral = by_name["Mixtral 8x7B"]
-claim.larger(
-    "planning_experts_are_kept",
-    "Mixtral has more than three times as many parameters as a token passes through.",
-    mixtral["parameters, billion"],
-    mixtral["a token passes through, billion"],
-    by=3,
-    kind="count",
-    supported="So it needs the memory of a large model, and computes as much as a small one.",
-)
-
 # %% [markdown]
+# Mixtral has over three times as many parameters as a token passes through: it needs the memory of
+# a large model, and computes as much as a small one.
+#
 # ### A table of plans, from a shell
 #
 # The planner is a command too. It reads a table of plans and answers each row in the same order. If
@@ -252,7 +243,8 @@ B200,512,Llama 3 405B,8,8,8,1,512,1,none,yes,yes,400
 H100,128,Mixtral 8x7B,1,1,128,3,256,2,none,no,yes,400
 H100,16384,Llama 3 405B,8,16,128,1,2048,1,none,yes,yes,400
 """
-columns = ["gpus", "model", "tokens_per_second_per_gpu", "mfu", "peak_gb", "limit", "error"]
+columns = {name: name for name in ("gpus", "model", "mfu", "limit", "error")}
+columns |= {"tokens_per_second_per_gpu": "tokens/s of a GPU", "peak_gb": "GB at the peak"}
 forecasts.ask_in_shell(PLANS, columns)
 
 # %% [markdown]
@@ -266,38 +258,22 @@ plots.show(predicted.feasible_plans(plans))
 # %%
 fitting = [plan for plan in plans if plan["fits"]]
 fastest, slowest = fitting[0], fitting[-1]
-ratio = slowest["seconds_per_step"] / fastest["seconds_per_step"]
-print(guess_slowest.score(ratio))
 too_large = min(plans, key=lambda plan: plan["seconds_per_step"])
 forecasts.explain_plans([too_large, *fitting[:6], slowest])
 
 # %% [markdown]
-# The first row is the fastest of all plans, the last one the slowest that fits. (*selective op*
-# keeps every second matrix product and computes the rest again.)
-
-# %%
-claim.larger(
-    "planning_memory_costs_speed",
-    "The fastest of all plans holds more than an H100 can.",
-    1e9 * too_large["peak_gb"],
-    1e9 * too_large["gpu_gb"],
-    kind="memory",
-    supported="It splits no matrix and computes nothing twice. Every plan that fits pays for "
-    "memory with something else: computing again, waiting for a collective, or a bubble. The "
-    "fastest of them pays least.",
-)
+# The first row is the fastest of all plans, and holds more than an H100 can: it splits no matrix
+# and computes nothing twice. (*selective op* keeps every second matrix product and computes the
+# rest again.) Every plan that fits pays for memory with something else: computing again, waiting
+# for a collective, or a bubble. The fastest of them pays least. The last row is the slowest that
+# fits: it has many stages and few micro-batches, and loses more in its bubble than by computing.
 
 # %%
 lost = {name: slowest["seconds"][name] - seconds for name, seconds in fastest["seconds"].items()}
-claim.larger(
-    "planning_bubble_of_the_slowest",
-    "Against the fastest plan, the slowest that fits loses more seconds in its bubble than by "
-    "computing longer.",
-    lost["bubble"],
-    lost["compute"],
-    kind="count",
-    supported="It has many stages, and few micro-batches, since they are large.",
-)
+assert too_large["peak_gb"] > too_large["gpu_gb"]
+assert lost["bubble"] > lost["compute"]
+times = slowest["seconds_per_step"] / fastest["seconds_per_step"]
+print(f"By the planner, the slowest plan that fits takes {times:.1f} times as long as the fastest.")
 
 # %% [markdown]
 # The sliders start at the fastest plan. Move away from it and see what that costs. Then take the
@@ -307,24 +283,6 @@ claim.larger(
 from bootcamp import simulators
 
 controls = simulators.planner(tensor=4)
-
-# %% [markdown]
-# ### Nothing fits: one change at a time
-#
-# The same model on 8 GPUs. The planner takes the plan that is closest to fitting, and changes one
-# thing at a time.
-
-# %%
-closest, changes = forecasts.vary_closest("Llama 3 70B", gpus=8, batch=64)
-assert closest[0]["peak_gb"] > 80, "a plan fits"
-assert not any(row["fits"] for row in changes if "sequences" in row["change"])
-display(closest)
-changes
-
-# %% [markdown]
-# Shorter sequences do not help: the states are too large, not the activations. The states need more
-# GPUs, or the memory of the host: **offloading** keeps the optimizer's state there, and each step
-# moves gradients and parameters over the PCIe bus.
 
 # %% [markdown]
 # ### From 8 GPUs to 16,384
@@ -341,7 +299,8 @@ cases = {"Llama 3 405B": growth}
 for model, batch in (("Llama 3 8B", 2**22), ("GPT-2 124M", 2**19)):
     cases[model] = forecasts.grow(model, batch=batch)
 fsdp = forecasts.grow("Llama 3 8B", keep=lambda plan: plan.tensor == plan.pipeline == 1)
-print(guess_samples.score(max(row["GPUs"] for row in fsdp if row["mfu"]), within=0.01))
+most = max(row["GPUs"] for row in fsdp if row["mfu"])
+print(guess_samples.score(most, within=0.01, how="By the planner"))
 assert growth[0]["mfu"] is None, "405 billion parameters fit 8 GPUs"
 assert not any("bubble" in row["marks"] for rows in cases.values() for row in rows), "a bubble"
 forecasts.find_limits(cases)
@@ -360,16 +319,9 @@ forecasts.find_limits(cases)
 #   pieces get small: with a small model on many GPUs.
 
 # %%
-by_gpus = {row["GPUs"]: row for row in growth}
-claim.larger(
-    "planning_growth_costs",
-    "With the same batch, a GPU among 1,024 trains over a quarter more tokens per second than one "
-    "among 16,384.",
-    by_gpus[1024]["tokens_per_second_per_gpu"],
-    by_gpus[16384]["tokens_per_second_per_gpu"],
-    by=1.25,
-    kind="count",
-)
+speed = {row["GPUs"]: row["tokens_per_second_per_gpu"] for row in growth}
+less = 100 * (1 - speed[16384] / speed[1024])
+print(f"By the planner, a GPU among 16,384 trains {less:.0f} % fewer tokens/s than among 1,024.")
 
 # %% [markdown]
 # What do 16,384 ranks hold and send? All ranks of one stage do the same, so there are as many kinds
@@ -441,30 +393,17 @@ forecasts.errors_by_table()
 
 # %%
 errors = forecasts.mean_errors()
-claim.larger(
-    "planning_beats_one_constant",
-    "One fitted constant is more than twice as wrong as the planner, over the rows that all three "
-    "predict.",
-    errors["one constant"],
-    errors["planner"],
-    by=2,
-    kind="count",
-    supported="What one constant cannot know: bubbles, waiting for links, small matrices.",
-)
-
-# %%
-claim.larger(
-    "planning_beats_mlsysim",
-    "mlsysim is more than twice as wrong as the planner, over the rows that all three predict.",
-    errors["mlsysim"],
-    errors["planner"],
-    by=2,
-    kind="count",
-    supported="It was not fitted to these tables. In some of the tables it is the better "
-    "one all the same.",
-)
+assert min(errors["one constant"], errors["mlsysim"]) > 2 * errors["planner"]
+mean = ", ".join(f"{name} {error:.1f} %" for name, error in errors.items())
+right, pairs = forecasts.count_ranked_pairs()
+print(f"Mean error over the rows that all three predict: {mean}.")
+print(f"The planner ranks {right:,.0f} of {pairs:,} pairs correctly.")
 
 # %% [markdown]
+# One constant knows no bubbles, no waiting for links and no small matrices. mlsysim was not fitted
+# to these tables, so the comparison is unfair to it; in some of them it is the better one all the
+# same. To choose a plan, the ranking matters more than the seconds.
+#
 # ### Where it is wrong
 
 # %%
@@ -480,6 +419,93 @@ forecasts.worst_errors()
 # - **Nothing else like it in its stack**: the single row of its table (`mtnlg`, a production run),
 #   and ZeRO-3 over hundreds of GPUs (`ptdp_t2`).
 #
+# %% [markdown]
+# ## Break it
+#
+# ### Gigabits for gigabytes
+#
+# "400 gigabit Ethernet." Per GPU, or per host? Bits, or bytes? With 400 Gbit/s for *each GPU*, a
+# host of 8 sends 400 GB/s. With 400 Gbit/s for *each host* it sends 50.
+
+# %%
+SAME = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute")
+slow = forecasts.list_plans("Llama 3 70B", gpus=256, host_gb_s=50)
+taken = next(plan for plan in slow if all(plan[key] == fastest[key] for key in SAME))
+times = taken["seconds_per_step"] / slow[0]["seconds_per_step"]
+print(guess_network.score(times, how="By the planner"))
+forecasts.explain_plans([slow[0], taken])
+
+# %% [markdown]
+# The plan for the fast network gathers all parameters for each micro-batch, and this network has an
+# eighth of the bandwidth.
+
+# %% [markdown]
+# ### GPUs fail
+#
+# Any GPU's failure stops all of them. So *N* times as many GPUs fail *N* times as often. Here a
+# save takes one minute and a restart ten, and the GPUs are as reliable as Llama 3's.
+
+# %%
+from bootcamp.costs import failures
+
+print(guess_failures.score(failures.mtbf_seconds(65536) / 60, how="By formula"))
+plots.show(plots.checkpoint_interval(forecasts.checkpoint_intervals()))
+
+# %% [markdown]
+# Lesson 07b chose the interval between saves by Young's formula, √(2 *d M*), with *d* the seconds
+# of a save and *M* those between failures. It assumes that failures are rare: at most one in an
+# interval, none in a save or a restart. On 65,536 GPUs that is no longer so. **Daly's model**
+# (2006) allows failures at any time, even in the restart after the last one. Is it right? Simulate
+# a training with failures drawn at random. The time that *counts* is spent on steps that are never
+# computed again; Llama 3's paper calls it effective training time.
+
+# %%
+SAVE, RESTART = 60, 600
+between = failures.mtbf_seconds(65536)
+interval = failures.daly_interval(SAVE, between)
+played = failures.simulate_share(interval, SAVE, between, RESTART, saves=20_000)
+claim.equal(
+    "planning_share_is_played",
+    "The share of the time that counts is as Daly's model predicts.",
+    played,
+    failures.effective_share(interval, SAVE, between, RESTART),
+    within=0.02,
+    kind="count",
+)
+
+# %%
+forecasts.tabulate_effective_time()
+
+# %% [markdown]
+# The last column is what Young's formula predicts: too little, most of all where a failure costs
+# most. Llama 3's training reports more than 90 % effective time on its 16,384 GPUs (section 3.3.4):
+# which rows reach that? Faster saves and faster restarts are both worth work: asynchronous saves
+# (lesson 07b), spare hosts that are ready, and a job that notices a dead rank in seconds instead of
+# waiting for a timeout (lesson 09b).
+
+# %% [markdown]
+# ## When nothing fits, and harder tests (optional)
+#
+# ### Nothing fits: one change at a time
+#
+# Llama 3 70B on 8 GPUs. The planner takes the plan that is closest to fitting, and changes one
+# thing at a time.
+
+# %%
+closest, changes = forecasts.vary_closest("Llama 3 70B", gpus=8, batch=64)
+assert closest[0]["peak_gb"] > 80, "a plan fits"
+assert all(row["fits"] == "no" for row in changes if "sequences" in row["change"])
+display(closest)
+changes
+
+# %% [markdown]
+# Shorter sequences do not help: the states are too large, not the activations. The states need more
+# GPUs, or the memory of the host: **offloading** keeps the optimizer's state there, and each step
+# moves gradients and parameters over the PCIe bus.
+
+# %% [markdown]
+# ### More rows held out
+#
 # Leaving out one row is the easiest test. What if half of the rows are left out, or all rows of one
 # model's size or of one mesh? Or all rows of a stack but one?
 
@@ -488,19 +514,7 @@ forecasts.errors_left_out()
 
 # %% [markdown]
 # The last column is closest to your case: a stack that the planner does not know, and one run of
-# it, the **anchor**, to scale the predictions by. To choose a plan, the ranking matters more than
-# the seconds:
-
-# %%
-right, pairs = forecasts.count_ranked_pairs()
-claim.larger(
-    "planning_ranks_pairs",
-    "Of two published runs in a table, the planner names the faster one in more than 95 of 100 "
-    "cases.",
-    right,
-    0.95 * pairs,
-    kind="count",
-)
+# it, the **anchor**, to scale the predictions by.
 
 # %% [markdown]
 # ### The scripts of this course
@@ -538,78 +552,6 @@ forecasts.llama_peaks()
 # since then each forward pass that a rank runs ahead is through half of its layers. The paper
 # (section 3.3.2) explains why it fits all the same: its pipeline frees tensors of a stage as soon
 # as they are no longer needed. The planner does not model that.
-
-# %% [markdown]
-# ## Break it
-#
-# ### Gigabits for gigabytes
-#
-# "400 gigabit Ethernet." Per GPU, or per host? Bits, or bytes? With 400 Gbit/s for *each GPU*, a
-# host of 8 sends 400 GB/s. With 400 Gbit/s for *each host* it sends 50. Suppose you have the second
-# cluster, and start the plan that is fastest on the first.
-
-# %%
-SAME = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute")
-slow = forecasts.list_plans("Llama 3 70B", gpus=256, host_gb_s=50)
-taken = next(plan for plan in slow if all(plan[key] == fastest[key] for key in SAME))
-claim.larger(
-    "planning_wrong_network",
-    "On the slower network, the plan chosen for the faster one takes more than twice as long as "
-    "the plan that is best there.",
-    taken["seconds_per_step"],
-    slow[0]["seconds_per_step"],
-    by=2,
-    kind="count",
-    supported="It gathers all parameters for each micro-batch, and the network has an eighth of "
-    "the bandwidth that was planned with.",
-)
-
-# %%
-forecasts.explain_plans([slow[0], taken])
-
-# %% [markdown]
-# ### GPUs fail
-#
-# Any GPU's failure stops all of them. So *N* times as many GPUs fail *N* times as often. Here a
-# save takes one minute and a restart ten, and the GPUs are as reliable as Llama 3's.
-
-# %%
-from bootcamp.costs import failures
-
-print(guess_failures.score(failures.mtbf_seconds(65536) / 60))
-plots.show(plots.checkpoint_interval(forecasts.checkpoint_intervals()))
-
-# %% [markdown]
-# Lesson 07b chose the interval between saves by Young's formula, √(2 *d M*), with *d* the seconds
-# of a save and *M* those between failures. It assumes that failures are rare: at most one in an
-# interval, none in a save or a restart. On 65,536 GPUs that is no longer so. **Daly's model**
-# (2006) allows failures at any time, even in the restart after the last one. Is it right? Simulate
-# a training with failures drawn at random. The time that *counts* is spent on steps that are never
-# computed again; Llama 3's paper calls it effective training time.
-
-# %%
-SAVE, RESTART = 60, 600
-between = failures.mtbf_seconds(65536)
-interval = failures.daly_interval(SAVE, between)
-played = failures.simulate_share(interval, SAVE, between, RESTART, saves=20_000)
-claim.equal(
-    "planning_share_is_played",
-    "The share of the time that counts is as Daly's model predicts.",
-    played,
-    failures.effective_share(interval, SAVE, between, RESTART),
-    within=0.02,
-    kind="count",
-)
-
-# %%
-forecasts.tabulate_effective_time()
-
-# %% [markdown]
-# The last column is what Young's formula predicts: too little, most of all where a failure costs
-# most. Llama 3's training reports more than 90 % effective time on its 16,384 GPUs (section 3.3.4):
-# which rows reach that? Faster saves and faster restarts are both worth work: asynchronous saves
-# (lesson 07b), spare hosts that are ready, and a job that notices a dead rank in seconds instead of
-# waiting for a timeout (lesson 09b).
 
 # %% [markdown]
 # ## Exercises
@@ -701,8 +643,8 @@ print(exercise.check("cannot_be", cannot_be))
 #
 # - **Plan** before you ask for GPUs: whether it fits, and which few plans are worth a try. The
 #   ranking is right more often than the seconds.
-# - **Measure** those few, some steps each, and use one as an anchor. If two plans differ by less
-#   than the planner's error, take the simpler one.
+# - **Measure** those few, some steps each, and scale the predictions by one of them. If two plans
+#   differ by less than the planner's error, take the simpler one.
 # - **Do not plan** what you can run in a minute. Up to a host or two, measure.
 # - **Write down** what was assumed: bits or bytes, per GPU or per host, GB or GiB (7 % apart),
 #   dense peaks (those with sparsity are twice as high), and whether recomputed operations count.

@@ -222,7 +222,7 @@ def vary_closest(model: str, gpus: int, batch: int, kind: str = "H100 80GB") -> 
     for length in (shape.sequence // 2, shape.sequence // 4):
         shorter = gb(plan, replace(shape, sequence=length))
         rows.append({"change": f"sequences of {length}", "GPUs": gpus, "peak_gb": shorter})
-    rows = [row | {"fits": row["peak_gb"] <= limit} for row in rows]
+    rows = [row | {"fits": "yes" if row["peak_gb"] <= limit else "no"} for row in rows]
     device = f"{limit:.0f} GB of {cluster.gpu.name}"
     caption = f"of {len(plans)} plans that do not fit {device}, the closest"
     closest = Table([name_plan(plan) | {"peak_gb": gb(plan)}], caption)
@@ -350,14 +350,14 @@ def checkpoint_intervals(
     return Table(lines, "GPUs as reliable as those of Llama 3 405B; best interval by Daly (2006)")
 
 
-def ask_in_shell(text: str, columns: list[str]) -> Table:
-    """Ask `python -m bootcamp.plan < plans.csv` about a table of plans; return these columns."""
+def ask_in_shell(text: str, columns: dict[str, str]) -> Table:
+    """Ask `python -m bootcamp.plan < plans.csv` about plans; columns: {its name: head here}."""
     with tempfile.TemporaryDirectory() as folder:
         plans = Path(folder) / "plans.csv"
         plans.write_text(text)
         command = f"'{sys.executable}' -m bootcamp.plan < '{plans}'"
         answered = list(csv.DictReader(run_command(["sh", "-c", command]).splitlines()))
-    shown = [{name: _number(row[name]) for name in columns} for row in answered]
+    shown = [{head: _number(row[name]) for name, head in columns.items()} for row in answered]
     return Table(shown, "python -m bootcamp.plan < plans.csv, some of its columns")
 
 
@@ -430,7 +430,7 @@ def find_limits(cases: dict[str, Table]) -> Table:
         line["latency at most, %"] = 100 * max(row["shares"]["latency"] for row in known)
         beyond = None if last is growth[-1] else last["GPUs"]
         shown.append(line | {"last that divide the batch": beyond})
-    caption = f"GPUs from which on a limit takes over {SETS_IN:.0%} of a step"
+    caption = f"Number of GPUs at which a limit first exceeds {SETS_IN:.0%} of a step"
     return Table(shown, f"{caption}; batch: more GPUs than sequences")
 
 
@@ -484,7 +484,7 @@ def mean_errors() -> dict[str, float]:
 
 
 def count_ranked_pairs() -> tuple[float, int]:
-    """Count the pairs of rows of one table that the planner ranks rightly, and all such pairs."""
+    """Count the pairs of rows of one table that the planner ranks correctly, and all such pairs."""
     key = "pairs ranked correctly %"
     known = [row for row in read_accuracy()["tables"] if row[key] is not None]
     pairs = [row["rows"] * (row["rows"] - 1) // 2 for row in known]
@@ -512,14 +512,14 @@ def worst_errors(most: int = 8) -> Table:
 
 
 def errors_left_out(tables=("vtrain_multi", "mosaicml_mpt", "torchtitan")) -> Table:
-    """Table the errors when more than one row is kept from the fit."""
+    """Table the errors when more than one row is held out of the fit."""
     found, shown = read_accuracy(), []
     kinds = dict.fromkeys(row["left out"] for row in found["harder"])
     for table in tables:
         own = {row["left out"]: row["mean %"] for row in found["harder"] if row["table"] == table}
         one = next(row["mean %"] for row in found["tables"] if row["table"] == table)
         shown.append({"published by": PUBLISHED[table], "one row": one, **kinds, **own})
-    return Table(shown, "Mean error in %, by what was kept from the fit")
+    return Table(shown, "Mean error in %, by what was held out of the fit")
 
 
 def errors_unseen() -> Table:

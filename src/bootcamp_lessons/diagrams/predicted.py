@@ -244,7 +244,7 @@ def _draw_step(axes, place: int, line: dict, parts: list[str]) -> str:
         share = line["shares"][part]
         axes.bar(place, 100 * share, 0.8, bottom=below, color=colour, hatch=hatch, **charts.EDGE)
         below += 100 * share
-        says.append(f"{words} {share:.0%}")
+        says.append(f"{words} {max(share, 0):.0%}")
     words = "\n".join(line["marks"]).replace("launches", "launch")  # it has one column's room
     look = {"ha": "center", "va": "bottom", "fontsize": FOOT, "color": palette.VERMILLION}
     axes.text(place, 102, words, **look, **charts.BOLD)
