@@ -266,6 +266,7 @@ def test_cores_of_a_rank_are_free_ones_or_the_run_says_that_it_shared(
 @pytest.fixture
 def leased(tmp_path, monkeypatch):
     """The folder of the locks of two devices, which each launch here takes, and gives up."""
+    launch.connect()  # without ranks a test is over here, before it locks or awaits anything
     wish = lease(tmp_path / "locks", 2)
     monkeypatch.setattr(launch.Call, "choose_leases", lambda call: wish)
     yield tmp_path / "locks"
