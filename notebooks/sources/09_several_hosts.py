@@ -281,8 +281,8 @@ table
 
 # %% [markdown]
 # Two ranks share one GPU on each host, and the other GPU is idle: no error, half the speed. And
-# `rank % 4`, with the number of GPUs typed in, fails on hosts of another size, even where ranks are
-# numbered host by host. Here host 1 has GPUs 0 and 1, and its ranks ask for 2 and 3:
+# `rank % 4`, with the number of GPUs typed in, fails on hosts of another size. Here host 1 has GPUs
+# 0 and 1, and its ranks ask for 2 and 3:
 
 # %% tags=["nbval-check-output"]
 hosts_lab.device_table([2, 2])
@@ -417,9 +417,8 @@ print(exercise.check("hosts_of", hosts_of))
 # | `job_twice` | FAILED, an error of the rendezvous |
 # | `job_agents` | told to save and to queue again, it dies of the signal |
 #
-# Choose two or more: start them by name, edit the files, and have them checked. The check runs a
-# file on two hosts, and reports its state, what it printed, and on how many ranks and hosts it
-# trained. `exercise.solution("job_...")` shows what was wrong.
+# Choose two or more: start them by name, edit the files, and have them checked on two hosts.
+# `exercise.solution("job_...")` shows what was wrong.
 
 # %%
 print(exercise.start("job_space"))  # or another name

@@ -141,9 +141,8 @@ lab.nodes()
 # can run such a check before each job, as its **prolog**, and *drain* a host that fails it: give it
 # no more jobs.
 #
-# A wrong clock can't be shown here: hosts of one machine share it. torchrun's c10d rendezvous
-# compares times written on one host with those of another, so clocks that are far apart can make
-# living hosts look dead.
+# torchrun's c10d rendezvous compares times of one host with those of another, so clocks that are
+# far apart can make living hosts look dead. (Hosts of one machine share theirs.)
 #
 # ### The job that is told to end
 #
@@ -364,8 +363,7 @@ lab.stop()
 #
 # **On many hosts**: torchft lets the other replicas go on while one is replaced; NVIDIA's
 # Resiliency Extension starts ranks anew inside their processes, and looks for slow ones. Before
-# long jobs `dcgmi diag -r 3` tests the GPUs. A GPU that computes wrongly reports nothing: only
-# another one's result for the same input shows it.
+# long jobs `dcgmi diag -r 3` tests the GPUs; one that computes wrongly reports nothing.
 
 # %% [markdown]
 # ## Sources
