@@ -548,9 +548,9 @@ forecasts.compare_peaks()
 forecasts.llama_peaks()
 
 # %% [markdown]
-# Several stages on a rank shorten the bubble, and keep more activations than one. The paper (section
-# 3.3.2) explains why it fits all the same: its pipeline frees tensors as soon as they are no longer
-# needed. The planner does not model that.
+# Several stages on a rank shorten the bubble, and keep more activations than one. The paper
+# (section 3.3.2) explains why it fits all the same: its pipeline frees tensors as soon as they are
+# no longer needed. The planner does not model that.
 
 # %% [markdown]
 # ## Exercises
