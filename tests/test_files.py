@@ -98,13 +98,15 @@ def test_steps_are_read_as_they_come(tmp_path):
         (units.duration(3.21), "3.2 s"),
         (units.duration(125), "2 min 5 s"),
         (units.duration(4200), "1 h 10 min"),
-        (units.flops(100e12), "100.0 TFLOP/s"),
+        (units.flops(100e12), "100 TFLOP/s"),
         (units.number(1234567), "1,234,567"),
         (units.number(0.0001234), "1.23e-04"),
         (units.number(3.5e9), "3.50e+09"),
         (units.number(12.345), "12.35"),
         (units.number(0.5), "0.500"),
         (units.number(None), "-"),
+        (units.number(4.0), "4"),
+        (units.number(4.0, whole=False), "4.000"),
     ],
 )
 def test_numbers_have_their_units(text, expected):

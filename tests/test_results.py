@@ -73,7 +73,7 @@ def test_class_is_summed_up_with_those_who_need_help_first(files):
     assert "samples_of_rank (1)" in table[1]["not solved (by how many)"]
     (asked,) = results.table_predictions(learners)
     assert (asked["answers"], asked["right"]) == (3, 1)
-    assert (asked["said"], asked["measured"]) == ("0.500 to 8.000 MB", "2.000 MB")
+    assert (asked["said"], asked["measured"]) == ("0.500 to 8 MB", "2 MB")
     (claim,) = results.table_claims(learners)
     assert (claim["claim"], claim[claims.SUPPORTED], claim[claims.CONTRADICTED]) == (SENTENCE, 2, 1)
 

@@ -47,7 +47,8 @@ class Table:
         return [row[name] for row in self.rows]
 
     def _cells(self) -> list[list[str]]:
-        return [[number(row.get(name)) for name in self.columns] for row in self.rows]
+        whole = {name: self._is_whole(name) for name in self.columns}
+        return [[number(row.get(name), w) for name, w in whole.items()] for row in self.rows]
 
     def __str__(self) -> str:
         padded = []
@@ -63,6 +64,9 @@ class Table:
     def _is_numeric(self, name: str) -> bool:
         values = [row.get(name) for row in self.rows if row.get(name) is not None]
         return bool(values) and all(isinstance(v, int | float) for v in values)
+
+    def _is_whole(self, name: str) -> bool:
+        return not any(isinstance(row.get(name), float) and row[name] % 1 for row in self.rows)
 
     def _repr_html_(self) -> str:
         if not self.rows:

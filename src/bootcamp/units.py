@@ -1,15 +1,18 @@
 """Numbers as text, with units in powers of 1000: `units.size(25_000_000)` is "25 MB"."""
 
 
-def number(value) -> str:
-    """Format a float with 3 to 0 decimals by its size, an int in full; "-" for None."""
+def number(value, whole: bool = True) -> str:
+    """Format a float with 3 to 0 decimals by its size, an int in full; "-" for None.
+
+    whole: whether a float without a fraction is shown as an int.
+    """
     if value is None:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
     magnitude = abs(value)
+    if isinstance(value, int) or (whole and value.is_integer() and magnitude < 1e9):
+        return f"{int(value):,}"
     if magnitude != 0 and (magnitude < 1e-3 or magnitude >= 1e9):
         return f"{value:.2e}"
     digits = 0 if magnitude >= 1000 else 1 if magnitude >= 100 else 2 if magnitude >= 10 else 3

@@ -196,12 +196,7 @@ def _describe_speed(names, effect: float, low: float, high: float, pairs: int) -
 
 
 def equal(
-    name: str,
-    sentence: str,
-    measured: float | None,
-    expected: float,
-    within: float = 0.0,
-    **how,
+    name: str, sentence: str, measured: float | None, expected: float, within: float = 0.0, **how
 ) -> Claim:
     """Claim that a counted number is the expected one, up to a share of `within`.
 
