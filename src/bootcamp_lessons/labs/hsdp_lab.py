@@ -54,7 +54,7 @@ class Lab(replay.RecordedRuns):
         self.trial(this, link)(), self.trial(that, link)()
         if not self.ready:
             return claims.untested(name, sentence, self.missing)
-        how = {"hosts": 2, "link": link, "device": "cpu", **SETTING}
+        how = {"hosts": 2, "link": link, "device": "cpu", "steps": STEPS, **SETTING}
         trials = (claims.trial(SCRIPTS[n][0], 4, **SCRIPTS[n][1], **how) for n in (this, that))
         return claims.faster(name, sentence, *trials, **text)
 
