@@ -99,9 +99,8 @@ def faster(
 ) -> Claim:
     """Claim that `this` is more than `by` times as fast as `that`.
 
-    They are timed in pairs until the verdict is clear or `seconds` are spent. this, that: trials,
-    whose steps take turns (turns.py); functions that return seconds, or lists of seconds, with
-    their names. supported, otherwise: what follows if it is, and if not.
+    Pairs are timed until the verdict is clear or `seconds` are spent. this, that: trials, which
+    take turns (turns.py), or functions or lists of seconds, with their names.
     """
     budget = float(os.environ.get("BOOTCAMP_CLAIM_SECONDS", seconds))
     if isinstance(this, Call) and isinstance(that, Call):

@@ -1,7 +1,7 @@
 """Compare two warm runs in turns: `turns.ratios(this, that)` yields how many times as fast.
 
-Both keep their processes on the same devices. While one does some steps the other waits before its
-next one (records/turn.py), so what changes with time, a clock or other work, meets both alike.
+While one does some steps the other waits, on the same devices, before its next one
+(records/turn.py), so what changes with time, a clock or other work, meets both alike.
 """
 
 import itertools
@@ -22,8 +22,7 @@ from bootcamp.launcher.progress import Silent
 from bootcamp.records import heartbeat, turn
 from bootcamp.records.steps import Record, Steps
 
-ENDLESS = 1_000_000  # steps: a run is stopped before
-WARM_UP = 3  # steps
+ENDLESS, WARM_UP = 1_000_000, 2  # steps: a run is stopped before; before the first turn
 TURN_SECONDS = 0.12  # of a side's turn, or one step
 POLL_SECONDS = 0.002
 
