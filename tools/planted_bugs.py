@@ -129,6 +129,10 @@ src/bootcamp/drawing/plots/run_bars.py: tests/test_figures.py -k bars_and_curves
 src/bootcamp/experiments/claims.py: tests/test_claims.py -k interval
 - probability += 2 * math.comb
 + probability += math.comb
+# a claim names the slower of two runs in turns as the faster
+src/bootcamp/experiments/turns.py: tests/test_claims.py -k in_turns
+- yield seconds[sides[1]] / seconds[sides[0]]
++ yield seconds[sides[0]] / seconds[sides[1]]
 # two ranks may train the same samples
 src/bootcamp/experiments/equality.py: tests/test_equality.py -k "rejects and whole"
 - yield "samples that two ranks trained on", pair.repeated_samples, 0, hint

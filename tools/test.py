@@ -34,7 +34,7 @@ PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
 WORKERS = ["-n", str(min(8, max(2, len(machine.cores())))), "--dist", "loadfile"]
 SLOWEST = ["--durations=25", "--durations-min=3"]
-QUICK = "not (alone or browser or drill or slow)"
+QUICK = "not (alone or drill or slow)"
 COLD = ["00", "04"]
 LOG = ROOT / "logs" / "tests.jsonl"
 TESTS = "tests/test_*.py"
