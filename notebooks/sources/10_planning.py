@@ -313,7 +313,7 @@ forecasts.find_limits(cases)
 #   three cases the planner gives up the pipeline before the bubble takes a tenth of a step.
 # - **Batch**: there are more GPUs than sequences in a step, so several GPUs must share one. FSDP
 #   alone cannot do that; tensor and context ranks can. A larger batch would help, but beyond some
-#   size it learns no faster per sample (lesson 04c).
+#   size a step learns hardly more (lesson 04c).
 # - **Launches and latency**: the host needs time to start a kernel, however little the kernel
 #   computes, and a collective needs time, however few bytes it sends. Their share grows where
 #   pieces get small: with a small model on many GPUs.

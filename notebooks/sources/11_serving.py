@@ -130,7 +130,7 @@ display(guess_instances, guess_batches)
 
 # %% [markdown]
 # Now a language model, Llama 3 8B in bfloat16 on an H100, which reads 3.35 TB of its memory in a
-# second. And eight places in a batch, for 48 texts of 1 to 128 bytes, 28 on average: all places are
+# second. And eight places in a batch, for 48 texts of 1 to 98 bytes, 28 on average: all places are
 # filled together, and again when the longest text is complete (**static** batching), or each is
 # given to the next request as soon as its text is complete (**continuous** batching).
 
@@ -361,8 +361,8 @@ plots.show(diagrams.seconds_by_length(generation.measure((64, 256, 1024))))
 # %% [markdown]
 # The cache spends memory to save arithmetic, and on a large model memory is what runs out: it
 # limits how many requests a GPU answers at a time. In grouped-query attention (lesson 06c) several
-# query heads share one key-value head. vLLM takes 90 % of a GPU's memory if nobody says otherwise;
-# activations need some of it too.
+# query heads share one key-value head. vLLM is told which share of a GPU's memory to take, such as
+# 90 %; activations need some of it too.
 
 # %% tags=["nbval-check-output"]
 from bootcamp.costs import hardware, memory, model_shapes
@@ -391,8 +391,8 @@ print(guess_decode.score(h100.hbm / (2 * llama.parameters), within=0.1, how="By 
 Table(rows, "Llama 3 8B on an H100, 8,192 tokens in each cache: at best, by formula")
 
 # %% [markdown]
-# So a batch is nearly free until the caches weigh as much as the weights, and a place in it should
-# never be empty. This scheduler, on the course's GPT, has both kinds of batching; they differ in
+# So a batch is nearly free while the caches weigh little beside the weights, and no place in it
+# should be empty. This scheduler, on the course's GPT, has both kinds of batching; they differ in
 # one condition:
 
 # %%
@@ -427,7 +427,7 @@ claim.larger(
 # | paged cache | keys and values in blocks, taken as needed: no room is kept for texts to come |
 # | prefix caching | requests that begin alike share those blocks, and the prefill |
 # | chunked prefill | a long prompt is read in pieces between decode steps |
-# | FP8 or 4-bit weights | half or a quarter of the bytes of a step; compare the answers |
+# | FP8 or 4-bit weights | half or a quarter of the weights' bytes; compare the answers |
 # | speculative decoding | a small model proposes tokens, the large one checks them in one step |
 # | prefill and decode on GPUs of their own | neither holds up the other; the cache is sent over |
 #
@@ -482,9 +482,9 @@ print(f"{served.sent} answers, all within 1e-5 of the eager model's")
 #
 # ### Four ways to lose the model
 #
-# Each table has a case in which the export raises no error, and what it makes is wrong or fails
-# later. *Itself* and *exported* are what the model and its export answer, as the first number and
-# the shape: `8 of (2,)`. First two models, one with an `if` on a size, one with an `if` on values:
+# Each table has a case that raises no error, and what it makes is wrong or fails later. *Itself*
+# and *exported* are what the model and its export answer, as the first number and the shape:
+# `8 of (2,)`. First two models, one with an `if` on a size, one with an `if` on values:
 
 # %%
 from bootcamp_lessons.labs import export_lab
@@ -562,7 +562,6 @@ print(triton.config())
 Table(triton.measure(), triton.says)
 
 # %% [markdown]
-# %% [markdown]
 # If it answers fewer than the server above, do not conclude that Triton is slow: its Python backend
 # hands each batch to another process, its ONNX Runtime backend does not. Under the same drills,
 # behind a **front** that checks each request first (`src/serve/checking_front.py`):
@@ -590,7 +589,7 @@ Table(ways, "Two CPU ranks, one core each, against one process")
 # pipeline halves the parameters on each device, and makes no request faster, since each passes
 # through all stages. Copy a model that fits, cut one that does not. (Tensor parallelism, lesson
 # 06c, can make a single request faster, on links that are fast enough.)
-#
+
 # %% [markdown]
 # ## Exercises
 #

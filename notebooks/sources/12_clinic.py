@@ -322,7 +322,7 @@ gradient = clinic.observe("clinic_clipped_by_shard")[0]["gradients"]  # as it ca
 guess_norm.score(100 * math.hypot(*gradient) / 0.5)
 
 # %% [markdown]
-# #### `own_start`: the ranks drift apart
+# #### `own_start`: two models
 #
 # The noise must differ between the ranks, the model must not. The last line of each rank gives the
 # norm of all its parameters. Is it the same on both?

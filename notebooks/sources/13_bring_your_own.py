@@ -266,8 +266,8 @@ print(exercise.check("bring_fsdp"))
 # An hour or so for a script of some hundred lines:
 #
 # 1. **Ten quick steps** (10 minutes). Copy the script to `notebooks/work/`, and switch off by
-#    flags what is drawn at random. `random` and numpy have seeds of their own, which workers of a
-#    DataLoader get in `worker_init_fn`.
+#    flags what is drawn at random. `random` and numpy have seeds of their own; in a DataLoader's
+#    workers torch sets them.
 # 2. **The seam and the record** (15 minutes), in one process. Run it twice: it must equal itself.
 #
 #    ```python

@@ -36,7 +36,7 @@ Table([{"given": name, "value": value} for name, value in capstone.TASK.items()]
 # |---|---|---|---|
 # | DDP | all | share of the batch | gradients, once a step |
 # | FSDP | share | share of the batch | parameters twice, gradients: per micro-batch |
-# | HSDP | share of a host | share of the batch | a part's gradients, once a step |
+# | HSDP | share within a host | share of the batch | a shard's gradients, once a step |
 # | tensor parallel | share | three quarters split | activations, four times a block |
 # | pipeline | own layers | own layers' micro-batches in flight | activations at one cut |
 #
@@ -366,8 +366,8 @@ predictions.show()
 #    them, or cut the layers. One huge layer: tensor parallelism.
 # 3. **What crosses the slowest link?** From the mesh's innermost axis to the outermost: tensor,
 #    shards, then replicas or pipeline stages.
-# 4. **Does the batch allow it?** It grows with the data-parallel ranks, and beyond some size learns
-#    no faster per sample. Then split the model instead.
+# 4. **Does the batch allow it?** It grows with the data-parallel ranks, and beyond some size a step
+#    learns hardly more. Then split the model instead.
 # 5. **What does it cost?** About 6 operations for each parameter and token, at what your GPUs
 #    achieve: often less than half of their peak.
 # 6. **Is it still the same training?** Prove it in ten steps, and after a resume.

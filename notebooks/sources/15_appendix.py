@@ -125,8 +125,8 @@ else:
 #
 # The class wraps a model, where `fully_shard` (lessons 07 and 08) changes it in place. Its shards
 # are plain tensors, one flat piece for each wrapped unit, and nothing in them says that they are
-# parts. That makes two mistakes silent which `fully_shard` refuses. This is hybrid sharding with
-# it:
+# parts. That makes two mistakes possible which `fully_shard` excludes. This is hybrid sharding
+# with it:
 
 # %%
 hybrid = SNIPPETS / "hybrid_shard.py"
