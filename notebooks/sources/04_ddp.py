@@ -53,8 +53,9 @@ plots.show(diagrams.one_step())
 # ### Try the collectives
 #
 # **Live ranks** stay and wait for cells. A cell that begins with `%%ranks` runs on all of them and
-# shows what each prints, and its last value. There, `dist` is `torch.distributed`, and variables
-# stay from cell to cell. Before you run it: which numbers will each rank have?
+# shows what each prints, and its last value. There, `rank`, `world_size`, `torch` and `dist`
+# (`torch.distributed`) are given, and variables stay from cell to cell. Before you run it: which
+# numbers will each rank have?
 
 # %%
 from bootcamp import live
@@ -290,9 +291,9 @@ controls = simulators.collective()
 # With *N* ranks, each sends *N*−1 pieces to add up and *N*−1 to pass on, and a piece is 1/*N* of
 # the gradients: **2(*N*−1)/*N*** times the gradients' bytes, never more than twice, however many
 # ranks there are: 1.75 times with 8, in 14 steps. (This tree takes 6 steps, and its rank 0 sends 3
-# times the gradients' bytes. NCCL has two trees at once, in which no rank does.) Linux counts what
-# each connection has sent. (These are CPU ranks on every machine, because what NCCL sends past the
-# network stack is not counted. More ranks than cores do no harm to counting.)
+# times the gradients' bytes. NCCL's two trees avoid that.) Linux counts what each connection has
+# sent. (These are CPU ranks on every machine, because what NCCL sends past the network stack is not
+# counted. More ranks than cores do no harm to counting.)
 
 # %%
 few = {"device": "cpu", "steps": 6, "global_batch": 24, "quiet": True}

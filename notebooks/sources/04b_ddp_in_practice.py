@@ -86,14 +86,14 @@ display(guess_mean, guess_outputs, guess_seen)
 #
 # ### The boilerplate
 #
-# The course's scripts get their device from `config.parse()`. Without the course it is written out:
+# The course's scripts get their device from `config.parse()`. Written out:
 
 # %%
 show_snippet("ddp_boilerplate.py")
 
 # %% [markdown]
 # - `torch.accelerator` is `torch.cuda` for whatever this torch was built for: NVIDIA's, AMD's,
-#   Intel's GPUs. The course's own scripts know `cuda` and `cpu`.
+#   Intel's GPUs.
 # - `LOCAL_RANK` counts within a host. `rank % torch.cuda.device_count()`, in many older programs,
 #   is the same only while every host has as many ranks as GPUs and the launcher fills them in
 #   order.
@@ -266,8 +266,8 @@ claim.equal(
 # The mean of an infinity and anything is infinite, so no rank has to tell the others. The second
 # way averages by hand after `unscale_`, and to be safe puts zeros in place of infinities first
 # (`nan_to_num`). Then each rank decides alone: rank 1 has seen an infinity and leaves the step out,
-# rank 0 makes it, and the models diverge. Shards (lesson 07) need a scaler that asks all ranks.
-# `autocast` goes around the forward pass as on one device. With clipping:
+# rank 0 makes it, and the models diverge. With FSDP2's shards (lesson 07) the scaler asks all
+# ranks. `autocast` goes around the forward pass as on one device. With clipping:
 # `scaler.unscale_(optimizer)`, clip, `scaler.step(optimizer)`.
 
 # %% [markdown]
@@ -276,8 +276,8 @@ claim.equal(
 # Torch's compiler turns a forward pass into a graph. If that were one graph, its backward pass
 # would hand over all gradients at the end, and DDP could overlap nothing. So while DDP runs, the
 # compiler cuts the graph where DDP's buckets end (`torch._dynamo.config.optimize_ddp`; its value
-# "python_reducer" lets compiled autograd trace the all-reduces instead). Four layers of 1 MiB,
-# buckets of 1 and then 2 MiB:
+# "python_reducer" lets compiled autograd trace the all-reduces instead). Four layers of 1 MiB, a
+# cap of 2 MiB (for the first bucket the compiler always takes 1 MiB, DDP only by default):
 
 # %%
 orders = parse_printed(launch(SNIPPETS / "ddp_compile.py", **two))
@@ -420,7 +420,7 @@ print(exercise.check("clip_over_ranks", clip_over_ranks))
 #
 # - **`find_unused_parameters`, `static_graph`**: only with outputs that DDP can look into.
 # - **Clipping**: after `backward()`, and after the last micro-batch. Sharded models need the norm
-#   of all shards (lesson 13).
+#   of all shards (lesson 07).
 # - **Means**: divide once, over ranks too: tokens in training, samples in evaluation.
 # - **`torch.compile`**: count the graphs once; in place, if checkpoints go to other programs.
 #

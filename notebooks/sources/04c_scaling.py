@@ -143,14 +143,14 @@ from bootcamp.table import Table
 
 print(guess_tokens.score(1, how="By formula"))
 h100 = hardware.gpu("H100")
-F = h100.peak * h100.reached  # in its best product
+F = h100.peak * h100.reached  # in its best product; links at peak
 links = {"NVLink, in one host": 450e9, "8 network cards of 400 Gbit/s": 400e9, "1 such card": 50e9}
 rows = [{"links of a host": name, "tokens": round(2 * F / W)} for name, W in links.items()]
 Table(rows, "H100s: tokens on a rank from which the backward pass hides the averaging")
 
 # %% [markdown]
-# Over hosts a ring passes each host once and can use all its network cards. Models that use a
-# parameter more than once for a token, such as convolutions, compute more for each byte.
+# Over hosts a ring passes each host once and can use all its network cards. Convolutions, which use
+# a parameter at every place of an image, compute more for each byte.
 #
 # ### Strong and weak scaling
 

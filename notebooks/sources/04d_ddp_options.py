@@ -155,9 +155,9 @@ claim.equal(
 # ### Communication hooks
 #
 # Now the form in which gradients travel: as they are (`none`), in 16 bits (`fp16`, `bf16`), or as
-# two thin matrices (`powersgd`). We use SGD because the length of its steps is proportional to the
-# gradients, and seed 1: with seed 0, rounding alone puts one ReLU on the other side of zero, and
-# the exact hook fails the proof.
+# two thin matrices (`powersgd`). We use SGD, whose steps are proportional to the gradients, and
+# seed 1: with seed 0, rounding alone puts one ReLU on the other side of zero, and the exact hook
+# fails the proof.
 
 # %%
 mlp = {"model": "mlp", "size": "small", "optimizer": "sgd", "steps": 8, "seed": 1}
@@ -209,9 +209,9 @@ claim.faster(
 
 # %% [markdown]
 # PowerSGD sends the first two steps complete: training is sensitive at its start, and DDP
-# rearranges its buckets after the first step. The record counts from the second step on, so one
-# complete step is in its mean. Without it, a rank should send one column and one row of each
-# matrix, and the biases.
+# rearranges its buckets after the first step. The record counts neither the first step nor the
+# last, so one complete step is in its mean. Without it, a rank should send one column and one row
+# of each matrix, and the biases.
 
 # %%
 from argparse import Namespace

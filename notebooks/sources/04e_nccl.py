@@ -53,7 +53,7 @@ DEVICE = "cuda" if gpu_count() >= RANKS else "cpu"
 # - It builds several rings and trees at the same time, called channels, and chooses algorithm and
 #   protocol by size. Where the hardware can add on the way, a rank sends its numbers only once: in
 #   the NVLink switches of a host (**NVLS**), in the switches of an InfiniBand network (**SHARP**).
-#   For all-gathers and reduce-scatters over many hosts it has PAT, another tree.
+#   For all-gathers and reduce-scatters over hosts of one rank each it has PAT, another tree.
 
 # %%
 plots.show(diagrams.two_hosts())
@@ -64,10 +64,10 @@ plots.show(diagrams.two_hosts())
 # times the rate. Clusters wire card *k* of each host to the same switch, a **rail**.
 #
 # `nvidia-smi topo -m` prints how a host's parts are connected, as a matrix: `NV#` is NVLink, `PIX`
-# and `PXB` are PCIe bridges, `PHB` the CPU's own PCIe, `NODE` and `SYS` cross inside and between
-# **NUMA nodes**, each a CPU with the memory next to it. It also lists the cores near each GPU. A
-# rank on the wrong NUMA node reads all its data across the link between the CPUs: bind it to cores
-# near its GPU (`numactl --cpunodebind`), or let Slurm choose the GPU near its cores
+# and `PXB` are PCIe bridges, `PHB` the CPU's own PCIe, `NODE` stays inside and `SYS` crosses
+# between **NUMA nodes**, each a CPU with the memory next to it. It also lists the cores near each
+# GPU. A rank on the wrong NUMA node reads all its data across the link between the CPUs: bind it to
+# cores near its GPU (`numactl --cpunodebind`), or let Slurm choose the GPU near its cores
 # (`--gpu-bind=closest`).
 #
 # A ring takes 2(*N*-1) steps, one after another. In a **tree** all ranks together send as much, the
@@ -106,7 +106,7 @@ display(guess_small, guess_late, guess_again)
 # %% [markdown]
 # ## What changes
 #
-# The more ranks, the sooner one of them dies, and the others can't go on without it. `torchrun
+# The more ranks, the sooner one dies, and the others can't go on without it. `torchrun
 # --max-restarts` ends them and starts all ranks again. The script has to provide what they resume
 # from: a **checkpoint** (lesson 07b). Here rank 1 kills itself with SIGKILL in step 8, in its first
 # attempt. The command of "Prove it" gives the same file to `--save` and `--resume`, so one line
@@ -153,14 +153,14 @@ print(f"one bucket of 25 MiB: {1e3 * fitted.predict(25 * 2**20):.1f} ms, by the 
 # - `NCCL_SOCKET_IFNAME=eth0` selects network interfaces, by prefix; `=eth0` means exactly that
 #   name, `^docker` excludes. gloo has `GLOO_SOCKET_IFNAME`.
 # - `NCCL_IB_HCA=mlx5_0` selects InfiniBand or RoCE cards. `NCCL_IB_DISABLE=1`: none, sockets
-#   instead, to find out whether they are the cause.
+#   instead, to see whether they are the cause.
 # - `NCCL_P2P_DISABLE=1`: no direct access between the GPUs of a host. If it helps against a hang,
 #   the fault is below NCCL (often PCIe settings or virtualisation).
 # - `NCCL_ALGO=Ring` (`Tree`, `NVLS`, ...), `NCCL_PROTO=Simple` force an algorithm and a protocol,
 #   to compare.
 #
-# The last three are for finding faults: a forgotten `NCCL_P2P_DISABLE=1` slows every later run
-# down.
+# Those from `NCCL_IB_DISABLE` on are for finding faults: a forgotten `NCCL_P2P_DISABLE=1` slows
+# every later run down.
 #
 # Torch's own: `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any backend, and
 # `CUDA_LAUNCH_BLOCKING=1` makes a GPU's error show in its own line (lesson 02).
@@ -263,7 +263,7 @@ guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
 # %% [markdown]
 # The rank that waits least is the late one. Its column `neither` says that it neither computed nor
 # communicated: look at its input. Had `computes` been longer, look at its clock, its temperature
-# and at who else uses its core. If all ranks wait alike, it is the network after all, or ranks that
+# and who else uses its core. If all ranks wait alike, it is the network after all, or ranks that
 # take turns in being late.
 #
 # ### Second: one that is a little late

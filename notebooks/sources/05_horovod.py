@@ -243,7 +243,7 @@ claim.equal(
 # %% [markdown]
 # ### Several backward passes, one all-reduce
 #
-# Lesson 04 accumulated gradients with `no_sync`. In Horovod `backward_passes_per_step` says after
+# Lesson 04b accumulated gradients with `no_sync`. In Horovod `backward_passes_per_step` says after
 # how many backward passes to average. Look for the division.
 
 # %%
