@@ -16,8 +16,8 @@
 # %% [markdown]
 # ## The idea
 #
-# A **model** is a function with many numbers in it, its **parameters**. Here it is a small GPT: it
-# reads bytes of text and gives, for each position, the probability of each of the 256 possible next
+# A **model** is a function with many numbers in it, its **parameters**. Here a small GPT reads
+# bytes of text and gives, for each position, the probability of each of the 256 possible next
 # bytes. Training proceeds in steps, and each step has the same parts:
 #
 # - **Forward pass**: the model computes its predictions. On the way it keeps intermediate results,
@@ -27,8 +27,9 @@
 # - **Backward pass**: for each parameter, how the loss would change if the parameter grew a little.
 #   This is the parameter's **gradient**. The backward pass needs the activations.
 # - **Optimizer**: changes each parameter a little against its gradient. **SGD** with momentum keeps
-#   one more number for each parameter, a fading sum of its gradients. **AdamW** keeps two, running
-#   means of the gradient and of its square, and divides one by the root of the other.
+#   one more number for each parameter, a fading sum of its gradients. **AdamW** keeps two
+#   **moments**, running means of the gradient and of its square, and divides one by the root of the
+#   other.
 
 # %%
 from bootcamp import plots, warm_up

@@ -140,8 +140,8 @@ runs.table(base, run)
 #
 # **Without a GPU** both runs do the same arithmetic on a core, so what differs is this machine's
 # noise. **On a GPU** this tiny model may disappoint: launching a GPU kernel takes longer than
-# computing it, so the GPU waits for Python. More work in each launch hides
-# that; CUDA graphs (lesson 02c) remove it.
+# computing it, so the GPU waits for Python. More work in each launch hides that; CUDA graphs
+# (lesson 02c) remove it.
 
 # %% [markdown]
 # ## Read the measurement

@@ -30,12 +30,13 @@ one_device.training_memory()
 # their gradients take 2 × 16 × 1,024 × 50,257 × 4 bytes more, 6.6 GB; losses that are computed in
 # chunks never have them all.
 #
-# If a training does not fit, these three ways are the usual ones on one device:
+# If a training does not fit, three ways are usual on one device:
 #
 # 1. **Gradient accumulation**: the batch goes through in parts, **micro-batches**, with one
 #    backward pass for each and one optimizer step for all. Only one part's activations are alive at
 #    a time.
-# 2. **Mixed precision**: matrix products in 16 bits, so their inputs take half the bytes.
+# 2. **Mixed precision** (`torch.autocast`): matrix products in 16 bits, as **bf16** (bfloat16), so
+#    their inputs take half the bytes.
 # 3. **Activation checkpointing**: each block keeps only its input. In the backward pass its
 #    forward pass runs once more, and the activations live until its own backward pass is done.
 #
@@ -44,7 +45,7 @@ one_device.training_memory()
 #
 # | On one device | shrinks | and pays with |
 # |---|---|---|
-# | the optimizer's step inside the backward pass | gradients | no accumulation, no common norm |
+# | the optimizer's step in the backward pass | gradients | no accumulation, no clipping by norm |
 # | 8-bit or factored moments (Adafactor), one moment (Muon) | optimizer state | another training |
 # | 16-bit parameters, rounded at random | parameters, state | noise |
 # | offloading to main memory | state or activations | time on the bus |
@@ -136,11 +137,11 @@ guess_sum.score(total.item())
 # %% [markdown]
 # After 1 the next bfloat16 number is 1.0078, so each addition of 0.001 is rounded away. A parameter
 # in bf16 loses small updates in the same way. **fp16** (float16) has more digits and little range:
-# 70,000 is infinite in it. **bf16** (bfloat16) has float32's range.
+# 70,000 is infinite in it. bf16 has float32's range.
 #
-# So in **mixed precision** parameters, gradients and optimizer state stay in float32, and only the
+# So in mixed precision parameters, gradients and optimizer state stay in float32, and only the
 # matrix products are computed in 16 bits. A GPU's units for them, the **tensor cores**, reach more
-# FLOP/s with fewer bits: fp16 since Volta; bf16, TF32 and even float64 since Ampere; 8-bit floats
+# FLOP/s with fewer bits: fp16 since Volta; bf16, TF32 and float64 since Ampere; 8-bit floats
 # since Ada and Hopper; 4-bit floats since Blackwell. (So few bits need a scale for each tensor or
 # block of one, which a library such as Transformer Engine or torchao keeps.) TF32 is one line,
 # without any autocast: `torch.set_float32_matmul_precision("high")`. (For convolutions PyTorch
@@ -312,7 +313,7 @@ for way in ("inputs kept", "products kept", "step in backward"):
 # state of the random generator. What it cannot undo is a forward pass that changes something: a
 # BatchNorm in a checkpointed block updates its running means twice in each step.
 #
-# Mixed precision rounds, so it is not the same training to 1e-5. Your prediction was its bound:
+# Mixed precision rounds, so it is not the same training to 1e-5. This far off it is:
 
 # %%
 guess_off.score(one_device.furthest(found["mixed, bf16"], plain), within=1)

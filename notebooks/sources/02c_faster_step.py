@@ -4,8 +4,7 @@
 # **33 minutes**, on any machine. What only a GPU can show is in one cell, which says so.
 #
 # After this lesson you can read a profile of one step, compile a model and say when that pays off,
-# choose DataLoader workers by arithmetic, say what TF32 rounds, and write the loop of a real
-# training: clipped, with a schedule, resumable.
+# choose DataLoader workers by arithmetic, and say what TF32 rounds.
 
 # %% [markdown]
 # ## The question
@@ -166,8 +165,8 @@ claim.faster(
 )
 
 # %% [markdown]
-# - Blocks that are alike need not be compiled one by one: `block.compile()` for each block
-#   (**regional** compiling) writes kernels once and uses them in all.
+# - Blocks that are alike can share their kernels: with `block.compile()` on each (**regional**
+#   compiling) the first one's are written, and the others use them.
 # - `mode="reduce-overhead"` adds CUDA graphs, where a GPU waits for Python to launch its kernels.
 #   `"max-autotune"` times several kernels for each operation, which makes compiling slower.
 #
@@ -317,10 +316,10 @@ print("five sizes:", faster_step.count_graphs(without_if, *sizes))
 # `.item()` needs a number from it. `torch.compile(fullgraph=True)` makes a break an error, and the
 # environment's `TORCH_LOGS=graph_breaks,recompiles` prints where and why.
 #
-# A graph is made for the shapes that it has seen. At the second size it is made again, now for any
-# size; `torch._dynamo.mark_dynamic(x, 0)` says so beforehand. With `dynamic=False` each size is
-# compiled, up to a limit, and then none: the function runs as it is. `drop_last=True` avoids the
-# odd batch.
+# A graph is made for the shapes (and Python numbers) that it has seen. At the second size it is
+# made again, now for any size; `torch._dynamo.mark_dynamic(x, 0)` says so beforehand. With
+# `dynamic=False` each size is compiled, up to a limit, and then none: the function runs as it is.
+# `drop_last=True` avoids the odd batch.
 # </details>
 
 # %% [markdown]

@@ -14,7 +14,7 @@
 #
 # You have a script that trains on one GPU, and a machine with several. PyTorch has had a class for
 # that since its first versions, and it asks for one line: `model = DataParallel(model)`. Why does
-# its own documentation advise against it? First, that line on this machine:
+# its own documentation advise against it? That line on this machine:
 
 # %%
 from bootcamp import gpu_count, launch, warm_up
@@ -32,8 +32,8 @@ print(tried.output(0) or f"It splits the batch over {gpu_count()} GPUs.")
 #
 # A **process** is a running program with memory of its own. A **thread** is one of several flows
 # of control within a process; threads share its memory. DataParallel uses *one process* with *one
-# thread for each device*. Only device 0 holds the model that is trained. The orange arrows show
-# what crosses between the devices.
+# thread for each device*. Only device 0 holds the model that is trained. Orange arrows show
+# what crosses between devices.
 
 # %%
 from bootcamp import plots
@@ -53,8 +53,8 @@ plots.show(dataparallel.five_phases())
 # ## Predict
 #
 # **DDP** (DistributedDataParallel, lesson 04) uses one *process* for each device, each with a model
-# and an optimizer of its own. Only gradients are exchanged, by an *all-reduce*: with two ranks each
-# sends as many bytes as its gradients have.
+# and an optimizer of its own. Only gradients are exchanged and averaged, by an *all-reduce*: with
+# two ranks each sends as many bytes as its gradients have.
 
 # %%
 from bootcamp import predict

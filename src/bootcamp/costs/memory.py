@@ -33,9 +33,10 @@ def rank_memory(model: Model, plan: Plan, rank: int = 0) -> dict[str, float]:
     stage = plan.stage_of(rank)
     layers, numbers = count_on_rank(model, plan, stage)
     found = states(numbers, plan, layers * model.shared_expert_parameters(plan.tensor, plan.expert))
-    found["activations"] = layers * in_flight(plan, stage) * layer_bytes(model, plan)
+    number = FLOAT32_BYTES if plan.precision == "fp32" else 2
+    found["activations"] = layers * in_flight(plan, stage) * layer_bytes(model, plan, None, number)
     if plan.recompute != "none":
-        found["recomputed"] = layer_bytes(model, plan, "none")
+        found["recomputed"] = layer_bytes(model, plan, "none", number)
     if stage == plan.pipeline - 1:
         tokens = plan.micro_batch * model.sequence / plan.context
         of_score = SCORES["fused" if plan.fused_loss else "compiled" if plan.compile else "eager"]
