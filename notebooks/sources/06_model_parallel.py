@@ -7,7 +7,8 @@
 # After this lesson you can compute the size beyond which a model no longer fits on a device, cut it
 # over two devices, predict what each holds and what crosses the cut, choose the place of the cut,
 # and say what the cut does to the speed. You also get a map of all the ways to divide a training.
-# Lesson 06b fills the waiting (pipelines), lesson 06c cuts inside the layers (tensor parallelism).
+# Lesson 06b cuts the batch as well (pipelines), lesson 06c cuts inside the layers (tensor
+# parallelism).
 
 # %% [markdown]
 # ## The question
@@ -262,8 +263,8 @@ claim.equal(
 # ### What crosses the cut
 #
 # By formula: samples × context × width × 4 bytes forward (2 with bf16 activations), and the same
-# back. On Linux the operating
-# system counts what each rank sends. The few bytes more are the mean of the loss and the protocol.
+# back. Linux counts what each rank sends. The few bytes more are the mean of the loss and the
+# protocol.
 
 # %%
 crossing = BATCH * context * width * 4

@@ -26,9 +26,9 @@ warm_up()
 # A **stage** is a part of the model: some consecutive layers. Each rank holds a stage, with its
 # parameters, their gradients and their optimizer state, and nothing of the others. Cut the batch
 # into **micro-batches**. After the forward pass of the first one, rank 0 sends its output to rank 1
-# and goes on with the second one. Soon all ranks compute, each on another micro-batch. At the end
-# of the step the gradients of all micro-batches have been added up, as in gradient accumulation,
-# and each rank's optimizer updates its own stage. Nothing is approximated.
+# and goes on with the second one. Soon all ranks compute, each on a different micro-batch. At the
+# end of the step the gradients of all micro-batches have been added up, as in gradient
+# accumulation, and each rank's optimizer updates its own stage. Nothing is approximated.
 #
 # Time runs from left to right; a number is a micro-batch. A backward pass takes twice as long as a
 # forward pass, since it computes two gradients: that of the stage's input, which the rank before
@@ -89,7 +89,7 @@ plots.show(diagrams.planned("interleaved", "zero-bubble"))
 # **Zero bubble** cuts the backward pass in two: I, the gradient of the stage's input, which another
 # rank waits for; and W, the gradient of the weights, which nobody waits for. (The first stage has
 # no I.) W is done later, when a rank would have to wait. If forward pass, I and W take equally
-# long, this leaves a third of the bubble: (p-1)/3m for the paper's ZB1P with one stage a rank,
+# long, this leaves a third of the bubble: (p-1)/3m for the paper's ZB-H1, with one stage a rank,
 # (p-1)/6m for torch's, drawn here, which interleaves two.
 #
 # ### Two that turn around
@@ -100,10 +100,10 @@ plots.show(diagrams.planned("zero-bubble", "zb-v", "dualpipe"))
 # %% [markdown]
 # **ZB-V** lays a rank's two stages out like a V: rank 0 has the first and the last. So a backward
 # pass begins on the rank whose forward pass was the last. With 2p-1 micro-batches or more, no rank
-# waits between its first and its last action of a step, and none has more in flight than 1F1B's
-# rank
-# 0. Ranks only begin and end at different times: (p-1)/6m. (The paper fills that too: a rank begins
-# its next step at once, and takes it back if the global gradient norm, known later, says so.)
+# waits between its first and its last action of a step, and none has more in flight than rank 0 of
+# 1F1B. Ranks only begin and end at different times: (p-1)/6m. (The paper fills that too: a rank
+# begins its next step at once, and takes it back if the global gradient norm, known later, says
+# so.)
 #
 # **DualPipe**, in its form DualPipeV, is a V too. Micro-batches go down and up the V at the same
 # time. DeepSeek-V3 was trained with its predecessor, which hides the communication of a forward
@@ -177,8 +177,7 @@ script_diff("pp")
 #   That is a mean of means (lesson 02b), wrong where padding leaves micro-batches different numbers
 #   of tokens; *Prove it* has the remedy.
 # - Nothing averages gradients: each rank has different parameters. For the same reason a gradient
-#   norm for clipping needs a sum over the stages: `clip_grad_norm_` sees those of its own rank
-#   alone.
+#   norm for clipping has to sum squares over all stages: `clip_grad_norm_` sees its rank's.
 # - Only the rank with the last stage has losses. The all-reduce passes their mean on, for the
 #   record.
 #
@@ -468,7 +467,7 @@ for name, (wrap, group) in ways.items():
 # %% [markdown]
 # ### Second: too few micro-batches
 #
-# 1F1B on four ranks needs four micro-batches to fill the pipeline once.
+# Four ranks need four micro-batches to fill the pipeline once. Torch's 1F1B insists.
 
 # %% tags=["nbval-check-output"]
 from bootcamp import LaunchError
@@ -550,7 +549,7 @@ print(exercise.check("pipeline"))
 # - Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using
 #   Megatron-LM*, 2021, arXiv:2104.04473. 1F1B with a flush, interleaved stages, (p-1)/m and
 #   (p-1)/(vm), and which parallelism goes where.
-# - Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv:2401.10241. ZB1P and ZB-V.
+# - Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv:2401.10241. ZB-H1 and ZB-V.
 # - DeepSeek-AI, *DeepSeek-V3 Technical Report*, 2024, arXiv:2412.19437, and the repository
 #   github.com/deepseek-ai/DualPipe. DualPipe and DualPipeV.
 # - PyTorch documentation: *torch.distributed.pipelining*. Its schedules are what runs here.

@@ -211,9 +211,8 @@ runs.table(alone, split, sequence)
 # ranks wait. DDP calls one for each bucket of gradients, while the backward pass goes on. Tensor
 # parallelism pays off with blocks that are thousands wide: for a token a block computes 72·*h*²
 # FLOP over *N* ranks, and each of them sends 4 times 2(*N*-1)/*N* · 2*h* bytes in 16 bits. With *F*
-# FLOP/s and *W* bytes/s, computing takes longer from **h = 2/9 · (N-1) · F/W** on. Eight
-# H100 that reach 40 % of 989 TFLOP/s: 1,368 over NVLink's 450 GB/s, 12,308 over a network card's
-# 50.
+# FLOP/s and *W* bytes/s, computing takes longer from **h = 2/9 · (N-1) · F/W** on. Eight H100 at
+# 795 TFLOP/s, their best measured: 2,748 over NVLink's 450 GB/s, 24,733 over a network card's 50.
 
 # %%
 from bootcamp import trial
@@ -288,8 +287,7 @@ guess_without.score(without.collective_counts()["all-reduce", sbh], within=0)
 # Between the split parts are the norms and the residual additions, `x + attention(...)`. There
 # every rank does the same work on the same numbers, and *keeps* the same activations. An all-reduce
 # is a reduce-scatter followed by an all-gather. Korthikanti et al. (2022) do all this between the
-# two, on a *part of the text*. Compare how many vectors a
-# rank keeps.
+# two, on a *part of the text*. Compare how many vectors a rank keeps.
 
 # %%
 plots.show(tensor_parallel.sequence_parallel_block())
@@ -378,9 +376,9 @@ adamw_too
 # ## When the text is too long: context parallelism (optional)
 #
 # So far the split was by width, except between the split parts. **Context parallelism** splits the
-# *text* everywhere: each rank has a part of
-# the positions, in all layers. Norms and MLPs treat each position by itself, so nothing changes for
-# them. Attention looks at others: a query needs the keys and values of all positions before it.
+# *text* everywhere: each rank has a part of the positions, in all layers. Norms and MLPs treat each
+# position by itself, so nothing changes for them. Attention looks at others: a query needs the keys
+# and values of all positions before it.
 #
 # In **ring attention** (Liu et al., 2023) the queries stay, and keys and values go round a ring. In
 # each step a rank computes attention between its queries and the keys that it holds now, and then
@@ -501,9 +499,9 @@ claim.equal(
 
 # %% [markdown]
 # With many key-value heads Ulysses sends least, and less still with more ranks. With grouped-query
-# attention there are few of them: an all-gather then has little to gather, and Ulysses soon has
-# more ranks than heads. The ring sends most; but it is the only one that never holds the complete
-# text, of any head.
+# attention there are few of them: an all-gather then has little to gather, and Ulysses soon runs
+# out of heads. The ring sends most; but it is the only one that never holds the complete text, of
+# any head.
 
 # %% [markdown]
 # ## Break it

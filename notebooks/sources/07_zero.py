@@ -380,7 +380,7 @@ claim.equal(
 # %% [markdown]
 # ### What real programs add
 #
-# The last two runs are of this script. It adds three things more, which most programs have.
+# The last two runs are of this script. It adds three more things, which most programs have.
 
 # %%
 script_diff("fsdp_in_practice")
@@ -453,15 +453,15 @@ plots.show(diagrams.gathers(step, traced, units))
 # ### When can it be hidden?
 #
 # A block has *P* parameters. To gather it in 16 bit a rank receives nearly 2*P* bytes. At *W* bytes
-# a second that takes 2*P*/*W*. Its forward pass needs 2 operations for each parameter and token:
-# for *T* tokens on a rank and *F* operations a second, 2*PT*/*F*. Computing takes longer if
+# a second that takes 2*P*/*W*. Its forward pass needs 2 FLOP for each parameter and token: for *T*
+# tokens in a rank's micro-batch and *F* FLOP/s, 2*PT*/*F*. Computing takes longer if
 #
 # $$T > F / W$$
 #
-# *P* has dropped out: **larger blocks do not help, more tokens on each rank do.** The backward pass
-# computes twice as much and sends twice as much, a gather and a reduce-scatter, so the condition is
-# the same with gradients in 16 bit; with float32 gradients the backward pass alone needs 1.5
-# *F*/*W* and the whole step 4/3 *F*/*W*.
+# *P* has dropped out: **larger blocks do not help, more tokens in each micro-batch do.** The
+# backward pass computes twice as much and sends twice as much, a gather and a reduce-scatter, so
+# the condition is the same with gradients in 16 bit; with float32 gradients the backward pass alone
+# needs 1.5 *F*/*W* and the whole step 4/3 *F*/*W*.
 #
 # *F* is the rate while a block computes, here that of an H100's best measured product. An MFU of
 # 40 % is not *F*: it is measured over whole steps, waiting included.

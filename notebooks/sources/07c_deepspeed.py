@@ -55,7 +55,7 @@ if not DEEPSPEED:
 # ## Predict
 #
 # By the paper ZeRO-3 sends 1.5 times as many numbers as ZeRO-2. Here is this course's GPT, with
-# DeepSpeed's defaults.
+# DeepSpeed's default limits, counted as NCCL sends.
 
 # %%
 guess_ratio = predict(
@@ -116,10 +116,10 @@ each = {name: sharding_tables.calculate_state(run, psi, len(shapes)) for name, r
 sharding_tables.compare_state(runs, each, f"Bytes on rank 0 of {RANKS}")
 
 # %% [markdown]
-# ZeRO-1's gradients are no smaller than the formula says *during* the step: they are counted when
-# they have been reduced and each rank has kept its part. Gradient accumulation (lesson 02b) shows
-# the difference between stages 1 and 2. A small program on two ranks measures in a step of two
-# micro-batches, whenever the backward pass has computed another gradient:
+# *During* the step ZeRO-1's gradients are as large as the formula says: the table counts them after
+# each rank has kept only its part. Gradient accumulation (lesson 02b) tells stages 1 and 2 apart. A
+# small program on two ranks measures in a step of two micro-batches, whenever the backward pass has
+# computed another gradient:
 
 # %%
 if DEEPSPEED:
