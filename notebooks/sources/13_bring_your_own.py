@@ -280,7 +280,7 @@ print(exercise.check("bring_fsdp"))
 #    ```
 #
 # 3. **The ranks** (20 minutes), in another file. Prove on 2 ranks, then on 4.
-# 4. **Take the record out**: the six lines, and the import. The seam stays.
+# 4. **Take the record out**: those six lines. The seam stays.
 #
 # Three rows say "NO" most often. *Samples that two ranks trained on*: the loader has no sampler. *A
 # step's loss*, from the first on: something random is left, or a mean of means. *Final parameters*,

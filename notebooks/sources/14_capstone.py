@@ -220,7 +220,7 @@ Table([task.description for task in plan_contest.TASKS.values()], "Three tasks")
 # | `keep_gathered` | FSDP keeps parameters gathered until the backward pass |
 # | `micro_batch` | samples of a forward pass of a rank |
 # | `virtual` | stages of each pipeline rank (interleaved 1F1B) |
-# | `recompute` | `"none"`, `"selective"` (attention), `"selective op"` (half of all), `"full"` |
+# | `recompute` | `"none"`, `"selective"` (attention), `"selective op"` (half a layer), `"full"` |
 #
 # `context` ranks share each sequence and pass keys and values on (lesson 06c). Sequence parallelism
 # comes with `tensor`.

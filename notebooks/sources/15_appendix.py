@@ -2,7 +2,7 @@
 # # 15 Appendix: older programs, and Megatron-core
 #
 # **25 minutes**, on any machine, after lessons 02, 04, 06c and 08. Not a lesson: read the section
-# that matches the program in front of you.
+# that matches your program.
 #
 # ## What to write today
 #
@@ -157,9 +157,9 @@ columns(wrapped, "rank", "numbers", "changed", "equals_rank_0s")
 
 # %% [markdown]
 # DDP begins by giving every rank the parameters of rank 0. But ranks 1 and 3 hold *another part* of
-# the model, and DDP has overwritten it: half of the model is gone, the other half is there twice.
-# The error comes later and for another reason: DDP's hooks expect gradients of the shard's size.
-# Hybrid sharding averages over the replicas by itself. Nothing is wrapped around it.
+# the model, and DDP has overwritten it: in each row half of the model is gone, and the other half
+# is there twice. The error comes later and for another reason: DDP's hooks expect gradients of the
+# shard's size. Hybrid sharding averages over the replicas by itself. Nothing is wrapped around it.
 #
 # ### Without a mesh
 #
