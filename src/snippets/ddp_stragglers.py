@@ -1,6 +1,6 @@
 """torchrun --standalone --nproc-per-node 2 src/snippets/ddp_stragglers.py --late 1 --by 0.3
 
-Every rank times its own work in every step: from the step's begin until its last gradients are
+Every rank times its own work in every step: from the step's start until its last gradients are
 ready, before it waits for anybody. Rank --late takes longer by a share of that. Prints JSON.
 """
 

@@ -1,6 +1,6 @@
 """torchrun --standalone --nproc-per-node 2 src/snippets/start_with_torchrun.py
 
-torchrun runs this whole file once for each rank; who is who stands in the environment.
+torchrun runs this whole file once for each rank; the environment says who is who.
 """
 
 import os
