@@ -45,7 +45,7 @@ plots.show(diagrams.two_hosts("200mbit"))
 # %% [markdown]
 # Only the paths between ranks differ: ranks of one host talk over the loopback `lo`, ranks of two
 # hosts have to go through `eth0`. There a **token bucket** (`tc qdisc ... tbf rate 200mbit`) limits
-# what may leave: sending a byte costs a token, and tokens come at 200 million bits a second.
+# what may leave: sending a byte costs a token, and 25 million tokens come in a second.
 # `launch(..., hosts=2, link="200mbit")` sets all of this up for one run, as root or in a user
 # namespace, and does not touch your own network.
 
@@ -148,7 +148,7 @@ script_diff("hsdp")
 #
 # Between FSDP and keeping everything gathered, `reshard_after_forward=8` keeps an eighth of the
 # parameters on each rank after the forward pass, so that the second gather stays inside a host of
-# eight. ZeRO++ keeps such a second copy, too (lesson 07c). (MiCS, arXiv:2205.00119, is HSDP by
+# eight. ZeRO++ keeps such a second copy (lesson 07c). (MiCS, arXiv:2205.00119, is HSDP by
 # another name.)
 #
 # ## Run it
@@ -299,11 +299,12 @@ Table(rows, "7 billion parameters, 16 hosts of 8 GPUs, NCCL: GB that a host send
 # %% [markdown]
 # With gradients in fp32 saving bytes is no reason for HSDP. What remains:
 #
-# - **Accumulation**, as above: FSDP pays for every micro-batch, HSDP once, as DDP does with
-#   `no_sync`. (FSDP can keep gradients and parameters gathered between micro-batches, if there is
-#   memory.)
+# - **Accumulation**: FSDP pays for every micro-batch, HSDP once, as DDP does with
+#   `no_sync`. (FSDP can keep gradients and parameters gathered between micro-batches, if
+#   memory allows.)
 # - **Latency.** A flat ring of 128 ranks passes each piece on 127 times for every gather, one of
-#   eight 7 times, inside the host. (NCCL also has trees for all-reduces, and PAT for gathers.)
+#   eight 7 times, inside the host. (NCCL has trees for all-reduces; PAT, for gathers, wants one
+#   rank in a host.)
 # - **When** the bytes are needed. A gather holds up the block that waits for it; an all-reduce of
 #   gradients can run behind the rest of the backward pass.
 #

@@ -236,7 +236,7 @@ once = experts.rows_bytes(4096, mixtral.hidden, mixtral.chosen, number=2)
 step = experts.EXCHANGES * mixtral.layers * once
 print(
     f"{mixtral.parameters / 1e9:.1f} billion parameters, "
-    f"{mixtral.matrix_parameters / 1e9:.1f} for a token"
+    f"{mixtral.matrix_parameters / 1e9:.1f} in a token's matrix products"
 )
 print(f"one all-to-all {once / 1e6:.0f} MB, a step {step / 1e9:.1f} GB")
 computing = 6 * mixtral.matrix_parameters * 4096 / (0.4 * hardware.gpu("H100").peak)
@@ -409,8 +409,8 @@ plots.show(plots.loss_curves(proofs[0].baseline, sgd))
 # </details>
 #
 # An expert has **replicas** when the experts are divided over *a part* of the data-parallel ranks:
-# on 64 GPUs, eight experts have eight replicas each. Then rows travel in one group, and gradients
-# are summed in another, over the replicas of the same expert. The scale stays that of all ranks:
+# on 64 GPUs with one expert each, eight experts have eight replicas. Rows travel in one group, and
+# gradients are summed in another, over an expert's replicas. The scale stays that of all ranks:
 
 # %%
 copies = experts_lab.write_replicas_script()
@@ -441,7 +441,7 @@ proof
 #
 # Counts of a rank's share of the batch give another balance. It is due to DDP that the ranks agree
 # at all: `balance` is a buffer, and DDP copies rank 0's buffers to all ranks before each forward
-# pass. Rank 1's counts are ignored.
+# pass. The other ranks' counts are ignored.
 # </details>
 #
 # ## Exercises

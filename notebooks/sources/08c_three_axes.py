@@ -298,7 +298,7 @@ Table(rows, "Two copies, two micro-batches")
 # lines quote the colleague. Take two or three in class. The cell of a bug writes the copy; run it
 # again when you have saved your fix. For each:
 #
-# 1. `silent.check_each_axis("silent_summed")`: along which axis is it?
+# 1. `silent_bugs.check_each_axis("silent_summed")`: along which axis is it?
 # 2. Read what the script does along that axis. Which of the three rules is broken?
 # 3. Fix it. The check proves your script on two ranks with both optimizers.
 #

@@ -15,8 +15,8 @@
 # Compare two times of a step: a rank computes at *F* operations a second, and sends at *W* bytes a
 # second. Their ratio, computing over sending, is above 1 where a link can keep up. *F* is what the
 # GPU reaches while it computes, here in its best measured product. *W* depends on who sends what.
-# Inside an NVLink domain it is NVLink's. Between domains a ring leaves each host once, through all
-# its cards (lesson 04e), while in an all-to-all each GPU has its own card alone.
+# Inside an NVLink domain it is NVLink's nominal rate. Between domains a ring leaves each host once,
+# through all its cards (lesson 04e); in an all-to-all each GPU has its own card alone.
 #
 # | axis | computes | meanwhile, or in between, sends |
 # |---|---|---|
@@ -97,7 +97,8 @@ Table(rows, "Where computing begins to take longer than sending; context: 16 que
 
 # %% [markdown]
 # - **FSDP**: the model drops out, tokens of a micro-batch on a rank are left (lesson 07). DDP's
-#   all-reduce in 16 bits hides behind the backward pass from the same number.
+#   all-reduce in 16 bits hides behind the backward pass from the same number. With tensor ranks
+#   inside hosts, FSDP's rings have one card each.
 # - **Tensor**: the tokens drop out. Only wider blocks help, or fewer ranks.
 # - **Expert**: tokens, width and the number of chosen experts drop out. What is left is the inner
 #   width of *one* expert, and models now have many narrow ones.
@@ -158,9 +159,8 @@ claim.larger(
 )
 
 # %% [markdown]
-# - **FSDP.** It is not the link that keeps published runs below 1, but attention, small matrices
-#   and the optimizer. A run far to the right with a low value has a problem that a faster network
-#   would not solve.
+# - **FSDP.** Not the link keeps published runs below the roof, but attention, small matrices and
+#   the optimizer. A run far right and low has a problem that a faster network would not solve.
 # - **Tensor ranks** reach little where blocks are narrow.
 # - **Pipelines.** With few micro-batches the roof is low. With more, each is smaller and may be
 #   computed less efficiently.
@@ -197,8 +197,8 @@ for run in published_runs:
 Table(rows, "Published runs that would be above their roofs")
 
 # %% [markdown]
-# By the wrong rate these runs sent faster than their links carry. Check a rate that way: calculate
-# the bound of a run that exists.
+# By the wrong rate these runs sent faster than their links carry. Check a rate on a run that
+# exists.
 #
 # ## Exercises
 #
@@ -244,7 +244,7 @@ print(exercise.check("narrowest_expert", narrowest_expert))
 # ## When to use it and when not
 #
 # Compute the ratio before you buy a network or lay out a mesh: an axis with a low ratio belongs
-# into the NVLink domain, one with a high ratio may cross hosts. It is a bound: below it are
+# in the NVLink domain, one with a high ratio may cross hosts. It is a bound: below it are
 # attention, small kernels, latency (lesson 04e) and links that are shared. Lesson 10 has a model of
 # these.
 #

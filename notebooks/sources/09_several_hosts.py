@@ -94,7 +94,7 @@ guess_link = predict(
 guess_cyclic = predict(
     "hosts_gpus",
     "2 hosts of 2 GPUs, and srun deals out 4 ranks in turn (--distribution=cyclic). Each takes GPU "
-    "`rank % device_count`. How many of the 4 GPUs work?",
+    "`rank % device_count`. How many of the 4 GPUs get a rank?",
     unit="GPUs",
 )
 display(guess_early, guess_order, guess_link, guess_cyclic)
@@ -280,9 +280,9 @@ print(guess_cyclic.score(len(used), within=0))
 table
 
 # %% [markdown]
-# Two ranks share one GPU on each host, and the other GPU is idle: no error, half the speed. And
-# `rank % 4`, with the number of GPUs typed in, fails on hosts of another size. Here host 1 has GPUs
-# 0 and 1, and its ranks ask for 2 and 3:
+# Two ranks share one GPU on each host, and the other GPU is idle. NCCL refuses ("Duplicate GPU
+# detected"); gloo trains at half the speed. And `rank % 4`, with the number of GPUs typed in, fails
+# on hosts of another size. Here host 1 has GPUs 0 and 1, and its ranks ask for 2 and 3:
 
 # %% tags=["nbval-check-output"]
 hosts_lab.device_table([2, 2])
@@ -415,7 +415,7 @@ print(exercise.check("hosts_of", hosts_of))
 # | `job_early` | FAILED: the folder "may hold another run", or an address is in use |
 # | `job_alone` | FAILED, "1/4 clients joined" |
 # | `job_twice` | FAILED, an error of the rendezvous |
-# | `job_agents` | told to save and to queue again, it dies of the signal |
+# | `job_agents` | told to save and queue again (lesson 09b), it dies of the signal |
 #
 # Choose two or more: start them by name, edit the files, and have them checked on two hosts.
 # `exercise.solution("job_...")` shows what was wrong.
@@ -438,8 +438,7 @@ print(exercise.check("job_agents"))
 #
 # **Use several hosts** when one host is full: in memory (lesson 08), or because the training takes
 # too long and its batch may grow (lesson 04c). One host with eight GPUs is faster, and breaks less
-# often, than two with four. (In NVIDIA's GB200 NVL72, NVLink joins the 72 GPUs of 18 hosts: there
-# the border that matters is that of the rack, not of the host.)
+# often, than two with four. (With NVL72 the border that matters is the rack's.)
 #
 # **srun with a task for each rank**: the fewest programs between Slurm and the ranks; with
 # `--kill-on-bad-exit`, all end when one fails. **srun with torchrun**: the same line on any
@@ -456,7 +455,8 @@ print(exercise.check("job_agents"))
 #
 # **Before you run**: print host, RANK, LOCAL_RANK and GPU of each rank; let the first job be short;
 # measure one all-reduce between hosts, and compare it with the network's nominal rate: NVIDIA's
-# nccl-tests do (`all_reduce_perf -b 8 -e 8G -f 2`; the column `busbw`, and 400 Gbit/s are 50 GB/s).
+# nccl-tests do (`all_reduce_perf -b 8 -e 8G -f 2`, column `busbw`; a card's 400 Gbit/s are 50 GB/s,
+# and a ring uses all cards).
 
 # %% [markdown]
 # ### Without Slurm

@@ -4,18 +4,18 @@
 # **75 minutes**, on Linux with network namespaces and Slurm, after lessons 07b and 09; elsewhere it
 # shows recorded answers. All ranks are CPU ranks.
 #
-# After this lesson you can find an unfit host before the job, end a job in time and continue it
-# without losing a step, let a run go on when a host is lost, and find out from the logs of all
-# ranks which one failed and what to do.
+# After this lesson you can find an unfit host before the job, end a job in time and continue it,
+# let a run go on when a host is lost, and find out from the logs of all ranks which one failed and
+# what to do.
 
 # %% [markdown]
 # ## The question
 #
-# In Llama 3's training a host of eight GPUs failed once in about 264 days (Grattafiori et al.,
-# 2024), on a cluster of Meta's once in about 154 (Kokolis et al., 2024): of a thousand such hosts
-# four to seven fail every day. And jobs end even without a failure: time limits run out, and others
-# have priority. So a long training *will* be interrupted. What is lost then, how do you find the
-# cause, and how does the training continue?
+# Llama 3's training was interrupted unexpectedly once in 264 days of a host of eight GPUs
+# (Grattafiori et al., 2024); on a cluster of Meta's such a host failed once in about 154 (Kokolis
+# et al., 2024): with a thousand hosts four to seven times a day. And jobs end even without a
+# failure: time limits run out, and others have priority. So a long training *will* be interrupted.
+# What is lost then, how do you find the cause, and how does the training continue?
 
 # %%
 from bootcamp import warm_up
