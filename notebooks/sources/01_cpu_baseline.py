@@ -71,7 +71,7 @@ plots.show(basics.batch_shares({n: [sample_ids(rank, n) for rank in range(n)] fo
 # %% [markdown]
 # ## Predict
 #
-# Type a number into each field. Parameters and gradients are numbers of 4 bytes (float32).
+# Parameters, gradients and activations are numbers of 4 bytes (float32).
 
 # %%
 from IPython.display import display
@@ -88,7 +88,7 @@ guess_state = predict(
 )
 guess_activations = predict(
     "cpu_baseline_activations",
-    "And how many MB for the activations of a batch of 32 samples of 64 bytes?",
+    "And for the activations of 32 samples of 64 bytes, in 6 blocks of width 64: how many MB?",
     unit="MB",
 )
 display(guess_state, guess_activations)
