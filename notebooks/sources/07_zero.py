@@ -566,9 +566,9 @@ print(exercise.check("fully_sharded"))
 # - **The state is a little too large:** ZeRO-1, which by the formula sends what DDP sends. In
 #   Megatron it is called the distributed optimizer, and is the usual partner of tensor and pipeline
 #   parallelism.
-# - **The parameters are too large:** ZeRO-3, in PyTorch FSDP2. Give each rank more than *F*/*W*
-#   tokens, and compare bytes in the types that are sent. Large programs also compile each block
-#   before they shard it, gather in FP8 (torchao), and pad or choose the dimension that is cut
+# - **The parameters are too large:** ZeRO-3, in PyTorch FSDP2. Give each micro-batch more than
+#   *F*/*W* tokens, and compare bytes in the types that are sent. Large programs also compile each
+#   block before they shard it, gather in FP8 (torchao), and pad or choose the dimension that is cut
 #   (`shard_placement_fn`).
 # - **Kept gathered** (`reshard_after_forward=False`) when parameters fit and the link is slow.
 # - **The activations are too large:** not ZeRO. Checkpointing, smaller micro-batches, or tensor

@@ -70,8 +70,7 @@ plots.show(diagrams.two_ways_to_save())
 #   loses nothing, but a power cut may lose the file.
 # - **Rename:** POSIX promises that it is atomic: a reader finds the old file or the new one. The
 #   folder is synced too. General-purpose buckets of object stores such as S3 have no rename. There
-#   an object that is written *last* marks a complete
-#   checkpoint.
+#   an object that is written *last* marks a complete checkpoint.
 #
 # ## Predict
 #
