@@ -557,14 +557,14 @@ forecasts.llama_peaks()
 #
 # ### First: a plan for a slow network
 #
-# Llama 3 70B on 256 H100s as above, 512 sequences a step. But the network is slow: 100 Gbit/s for
-# each host, 12.5 GB/s. Find a plan that fits and takes at most 5 % longer than the fastest. Replace
-# `None` with a dictionary, such as `{"tensor": 8, "pipeline": 2, "stage": 1}`, with some of these
-# fields:
+# Llama 3 70B on 256 H100s, 512 sequences a step, on a slow network: 100 Gbit/s for each host, 12.5
+# GB/s. Find a plan that fits and takes at most 5 % longer than the fastest. Replace `None` with a
+# dictionary, such as `{"tensor": 8, "pipeline": 2, "stage": 1}`, with some of these fields:
 #
-# - `tensor`, `pipeline`, `context`: ranks along each axis, 1 where you leave it out; data ranks are
-#   what is left of 256,
-# - `stage` of ZeRO, 0 to 3, over the data ranks; 3 is FSDP; 0 where you leave it out,
+# - `tensor`, `pipeline`, `context`: ranks along each axis, 1 if left out; data ranks are what is
+#   left of 256,
+# - `stage` of ZeRO, 0 to 3, over the data ranks, 0 if left out; 3 is FSDP, which in a pipeline
+#   gathers once a step,
 # - `micro_batch`: samples of one forward pass, and `virtual`: stages on each rank of a pipeline,
 # - `recompute`: `"none"`, `"full"`, or `"selective op"`, which keeps every second matrix product.
 

@@ -118,8 +118,8 @@ claim.larger(
 # %% [markdown]
 # ## The board
 #
-# Two plans are entered: one is refused, the other is valid and slow. Beat it. Plans that are close
-# may change places: enter yours twice before you claim the first.
+# Of two plans one is refused, the other is valid and slow. Beat it. Close plans may change places:
+# enter yours twice before you claim the first.
 
 # %%
 entered = {script: capstone.enter("the course", script) for script in ("ddp", "fsdp")}
@@ -201,7 +201,7 @@ print(f"{answers.sent} answers, all within 1e-5 of the model that the job has tr
 # ## A cluster that is not here
 #
 # Nobody rents 256 GPUs to try every plan: lesson 10's planner **predicts** a step from bytes,
-# operations and links. It has errors, so any plan within 5 % of the fastest is as good. Three tasks
+# operations and links. It errs, so any plan within 5 % of the fastest is as good. Three tasks
 # with the same model, GPUs and tokens in a step:
 
 # %%
@@ -210,12 +210,12 @@ from bootcamp import plan_contest
 Table([task.description for task in plan_contest.TASKS.values()], "Three tasks")
 
 # %% [markdown]
-# A plan has these knobs. Each has a default: 1, 0 or `"none"`.
+# A plan has these knobs, by default 1, 0 or `"none"`.
 #
 # | knob | meaning |
 # |---|---|
 # | `tensor`, `context`, `data`, `pipeline` | ranks along each axis; their product is all GPUs |
-# | `stage` | of ZeRO over the data and context ranks: 0 to 3, and 3 is FSDP |
+# | `stage` | of ZeRO over data and context ranks, 0 to 3; 3: FSDP (in a pipeline it gathers once) |
 # | `shard` | HSDP: data ranks of a row (with stage 3) |
 # | `keep_gathered` | FSDP keeps parameters gathered until the backward pass |
 # | `micro_batch` | samples of a forward pass of a rank |
