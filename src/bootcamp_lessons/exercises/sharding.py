@@ -212,8 +212,8 @@ EXPERTS_OVER_RANKS = ScriptTask(
     "experts_over_ranks",
     task="The missing half: bring each result back to the rank of its token, and give\n"
     "the experts' gradients the scale of all others, after loss.backward().\n\n"
-    "dispatch has left two lists in experts: `out`, how many rows this rank sent to each\n"
-    "rank, and `back`, how many it got from each.\n",
+    "dispatch has left two lists in experts: `sent`, how many rows this rank sent to each\n"
+    "rank, and `received`, how many it got from each.\n",
     hint="What came in must go out, and the other way round. And which loss does a rank's backward "
     "pass begin with: that of its share, or that of the batch?",
     stronger="combine is the all_to_all of dispatch with the two lists swapped. An expert's "
