@@ -41,8 +41,8 @@ from bootcamp_lessons import communication, excerpts
 warm_up()
 guess_width = predict(
     "communication_width",
-    "NVLink's 450 GB/s: from which width of a model do eight tensor ranks compute longer than they "
-    "send?",
+    "Over NVLink's 450 GB/s eight tensor ranks compute longer than they send from a width of 2,746 "
+    "on (lesson 06c). From which width do 16, in a larger NVLink domain?",
     unit="numbers",
 )
 guess_inner = predict(
@@ -91,7 +91,7 @@ for link, W in (("NVLink, in a domain", 450e9), (RING, 400e9), ("1 card for each
         row["8 expert ranks: inner width"] = round(1 / expert_ratio(1, 8, F, W))
         row["16 context ranks: own tokens"] = round(1 / context_ratio(1, 16, 16, F, W))
     rows.append(row)
-display(guess_width.score(1 / overlap.tensor_ratio(1, 8, F, 450e9), how="By formula"))
+display(guess_width.score(1 / overlap.tensor_ratio(1, 16, F, 450e9), how="By formula"))
 display(guess_inner.score(1 / expert_ratio(1, 8, F, 50e9), how="By formula"))
 Table(rows, "Where computing begins to take longer than sending; context: 16 queries for a key")
 
