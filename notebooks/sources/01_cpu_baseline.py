@@ -399,8 +399,7 @@ print(exercise.check("training_days", training_days))
 # published dense bf16 peak of an H100): 983 days. That is on one GPU; the rest of this course is
 # about several.
 # </details>
-
-# %% [markdown]
+#
 # ## When to use it and when not
 #
 # - **Use it** to find out whether a model trains at all, to debug, and as the reference for every

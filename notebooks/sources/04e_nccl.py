@@ -365,8 +365,7 @@ print(exercise.check("late_rank", late_rank))
 
 # %% [markdown]
 # Then give it the measured table: `late_rank(ddp_depth.split_step(slow).rows)`.
-
-# %% [markdown]
+#
 # ## When to use it and when not
 #
 # - **A slow job**: first look for the late rank, by each rank's own time, then at the network.

@@ -628,8 +628,7 @@ print(exercise.check("cheapest_way", cheapest_way))
 
 # %% [markdown]
 # `exercise.solution("cheapest_way")` shows a solution.
-
-# %% [markdown]
+#
 # ## When to use it and when not
 #
 # **Use tensor parallelism** when
@@ -651,8 +650,7 @@ print(exercise.check("cheapest_way", cheapest_way))
 # an all-reduce, as with NCCL: less memory for the same traffic. Take **context parallelism** when
 # one text does not fit, whatever the width. Lesson 08 combines tensor parallelism with FSDP, lesson
 # 08b splits a mixture of experts.
-
-# %% [markdown]
+#
 # ## Sources
 #
 # - Shoeybi et al., *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model

@@ -364,8 +364,7 @@ lab.stop()
 # **On many hosts**: torchft lets the other replicas go on while one is replaced; NVIDIA's
 # Resiliency Extension starts ranks anew inside their processes, and looks for slow ones. Before
 # long jobs `dcgmi diag -r 3` tests the GPUs; one that computes wrongly reports nothing.
-
-# %% [markdown]
+#
 # ## Sources
 #
 # - Grattafiori et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783, section 3.3.4: what

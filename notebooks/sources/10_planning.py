@@ -636,8 +636,7 @@ print(exercise.check("cannot_be", cannot_be))
 # %% [markdown]
 # `exercise.solution("cannot_be")` shows a solution. A claim that passes may still be false: nothing
 # can break these limits, and real programs stay well below them.
-
-# %% [markdown]
+#
 # ## When to use it and when not
 #
 # - **Plan** before you ask for GPUs: whether it fits, and which few plans are worth a try. The
@@ -649,8 +648,7 @@ print(exercise.check("cannot_be", cannot_be))
 #   dense peaks (those with sparsity are twice as high), and whether recomputed operations count.
 # - Below some thousand GPUs a plan is about memory, links and bubbles. Beyond, it is about failures
 #   too.
-
-# %% [markdown]
+#
 # ## Sources
 #
 # - Rajbhandari et al., *ZeRO*, arXiv:1910.02054: states. Korthikanti et al., arXiv:2205.05198:

@@ -645,8 +645,7 @@ print(exercise.check("requests_that_fit", requests_that_fit))
 # %% [markdown]
 # `exercise.solution("plain_names")`, `exercise.solution("same_model")` and
 # `exercise.solution("requests_that_fit")` show solutions.
-
-# %% [markdown]
+#
 # ## When to use it and when not
 #
 # Which server for what, as of November 2026, by each project's own documentation and releases:
@@ -666,8 +665,7 @@ print(exercise.check("requests_that_fit", requests_that_fit))
 # - **Batches** where one request leaves the device idle. They do nothing for requests that fill it.
 # - **Refuse** early. A queue without a limit turns overload into timeouts for everybody.
 # - **Test** with an open loop, with every answer compared, and with a worker killed.
-
-# %% [markdown]
+#
 # ## Sources
 #
 # - D. Crankshaw et al.: *Clipper: A Low-Latency Online Prediction Serving System*, NSDI 2017:

@@ -533,8 +533,7 @@ Table([row for row in journal.progress() if row["lesson"].startswith("12")], "Wh
 # One more, without a checker: **break one yourself**. Take a program that works, such as
 # `_train_ddp.py`, change one line so that nothing fails and the result is wrong, and give it to
 # somebody else. What would have found it?
-
-# %% [markdown]
+#
 # ## When to use it and when not
 #
 # - **It raises:** read the first error by time, then look it up. The same error may have another
