@@ -343,6 +343,7 @@ claim.faster(
     "A step is shorter when the two wanted experts are on two ranks than when both are on one.",
     shared,
     crowded,
+    seconds=20,
     supported="The idle rank waits for the busy one, in each layer.",
     otherwise="Here the experts' arithmetic is too small a part of a step to be seen.",
 )

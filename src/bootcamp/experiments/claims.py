@@ -191,7 +191,7 @@ def _describe_speed(names, effect: float, low: float, high: float, pairs: int) -
     known = f"between {ends[0]:.2f} and {ends[1]:.2f}, {pairs} pairs"
     if count_outside(pairs) is None:
         known = f"{pairs} of the {LOOKS[0]} pairs that a verdict needs"
-    return f"{fast} is {max(effect, 1 / effect):.2f} times as fast as {slow} ({known})"
+    return f"{fast} {max(effect, 1 / effect):.2f} times as fast as {slow} ({known})"
 
 
 def equal(
