@@ -23,8 +23,7 @@ from bootcamp.records import heartbeat, turn
 from bootcamp.records.steps import Record, Steps
 
 ENDLESS, WARM_UP = 1_000_000, 2  # steps: a run is stopped before; before the first turn
-TURN_SECONDS = 0.12  # of a side's turn, or one step
-POLL_SECONDS = 0.002
+TURN_SECONDS, POLL_SECONDS = 0.12, 0.002  # of a side's turn, unless one step takes longer
 
 
 class Side:
