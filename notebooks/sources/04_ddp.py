@@ -382,7 +382,9 @@ from bootcamp_lessons.excerpts import find_waiting_lines
 
 average = "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"
 broken = "if rank == 0:\n    dist.all_reduce(mean_loss)\nrun.loss(mean_loss)"
-only_0 = variant("ddp", "ddp_only_rank_0", {average: broken})
+why = "# Adds up the ranks' parts for the record, while training goes on (`async_op`)."
+changes = {why: "# Only rank 0 writes the loss.", average: broken}
+only_0 = variant("ddp", "ddp_only_rank_0", changes)
 six = {"device": "cpu", "steps": 6, "global_batch": 32, "quiet": True}
 hung = launch(only_0, 2, options=Options(hang_seconds=5), timeout=100, raises=False, **six)
 print(find_waiting_lines(hung, only_0))

@@ -156,9 +156,10 @@ def scaled_rate(step, base_rate, factor, warm_up):
 
 @FunctionTask.from_solution(
     hint="How long may the step take at most? How much of that is left for computing?",
-    stronger="The step may take compute_seconds / times, of which overhead_seconds are gone. "
-    "Divide compute_seconds by what is left, and round up. Nothing left: 0.",
-    cases=((1.0, 0.05, 2), (1.0, 0.05, 8), (1.0, 0.05, 20), (0.6, 0.1, 3), (0.2, 0.3, 1)),
+    stronger="One rank has no overhead, and is once as fast. For more the step may take "
+    "compute_seconds / times, of which overhead_seconds are gone. Divide compute_seconds by what "
+    "is left, and round up. Nothing left: 0.",
+    cases=((1.0, 0.05, 2), (1.0, 0.05, 8), (1.0, 0.05, 20), (0.6, 0.1, 2.5), (0.2, 0.3, 1)),
     unit="ranks",
     mistakes={
         (" - overhead_seconds", ""): "That forgets the overhead: with it, more ranks are needed.",
