@@ -97,11 +97,6 @@ def make_attempts(make):
     return make("ddp_options", steps=rows)
 
 
-def make_saving(make):
-    """A run whose steps 2 and 4 bear a save."""
-    return make("fsdp", steps=make_rows(0, [1.0] * 6, seconds=[9.0, 0.1, 0.5, 0.1, 0.7, 0.2]))
-
-
 def straight(size):
     """Seconds of an all-reduce: 50 µs and 2 GB/s."""
     return 50e-6 + size * 0.5e-9
@@ -194,7 +189,7 @@ def draw_throughput(make):
         make_crowded(make, 555.0),
         make("ddp_by_hand", 8, 1200.0, device="cuda"),
     ]
-    yield plots.throughput(*several), "800.0 samples/s (700.0 to 850.0)"
+    yield plots.throughput(*several), "800 samples/s (700 to 850)"
     name = " with a name that goes on" * 4
     yield plots.throughput(*(make("ddp", n, cpu=f"Processor {n}{name}") for n in (1, 2))), name
     twins = [make("model_parallel", 2, 99.0 * n, 32 * n, device="cuda") for n in range(1, 9)]
@@ -202,7 +197,7 @@ def draw_throughput(make):
     speeds = [make("cpu", 1, 0.3), make("ddp", 2, 120.0), make_crowded(make, 3860.0)]
     yield (
         plots.achieved(*speeds, peak_flops_per_second=1e11),
-        "ddp, 4 ranks (CPU, more ranks than cores) 1,930 % (3.860 TFLOP/s of 200.0 G",
+        "ddp, 4 ranks (CPU, more ranks than cores) 1,930 % (3.860 TFLOP/s of 200 G",
     )
 
 
@@ -281,7 +276,7 @@ def draw_steps(make):
             {name: make(name, 4, 500.0, link="200mbit") for name in ("ddp", "fsdp")},
             {"ddp": 0.01, "fsdp": 0.19},
         ),
-        "ddp 32.00 s open, 0.064 s at 200mbit, of which the link by formula 0.010",
+        "ddp 32 s open, 0.064 s at 200mbit, of which the link by formula 0.010",
     )
     yield (
         dataparallel.phases(make_phases(make), make_phases(make)),
@@ -292,11 +287,6 @@ def draw_steps(make):
     yield (
         ddp.attempts(make_attempts(make), 5),
         "attempt 0 steps 0 to 7, 0 of them again; attempt 1 steps 5 to 11, 3 of them",
-    )
-    saving = {name: make_saving(make) for name in ("one file", "pieces")}
-    yield (
-        saved_checkpoints.step_times(saving, 2),
-        "0.500 and 0.700 s in the steps after a save, 0.100 s in the",
     )
 
 

@@ -158,7 +158,7 @@ def test_throughput_is_the_median_after_warm_up_with_quartiles(make_run):
     (line,) = figure.axes[0].collections
     assert line.get_segments()[0][:, 0] == pytest.approx([150.0, 400.0])
     assert "12,800 tokens/s" in read_texts(figure)
-    assert "200.0 samples/s (150.0 to 400.0)" in figure.alt
+    assert "200 samples/s (150 to 400)" in figure.alt
 
 
 def test_scaling_draws_speed_up_and_efficiency_beside_the_ideal(make_run):

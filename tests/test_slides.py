@@ -246,7 +246,7 @@ def test_explorers_take_the_keys_and_give_them_back(tmp_path, tab):
     assert tab.url.endswith("#2")
     tab.keyboard.press("Escape")
     tab.keyboard.press("ArrowRight")
-    assert tab.url.endswith("#3")
+    tab.wait_for_url("**#3")
     tab.emulate_media(media="print")
     assert picture.is_visible()
     assert not tab.locator(".explorer-controls").is_visible()

@@ -352,13 +352,16 @@ claim.equal(
 # %%
 practice = sharding_tables.make_counting_script("fsdp_in_practice")
 mixed = launch(practice, RANKS, gather_dtype="bfloat16", micro_batches=1, **same)
-display(guess_bytes.score(sharding_tables.sent_bytes_per_parameter(mixed, psi)))
+bytes_by_nccl = sharding_tables.sent_bytes_per_parameter(mixed, psi)
+display(guess_bytes.score(bytes_by_nccl, how="Counted calls, sent as NCCL does"))
 claim.equal(
     "zero_mixed_fsdp_sends_ddps_bytes",
     "FSDP that gathers in bfloat16 and reduces in float32 sends the bytes of DDP in float32.",
     sharding_tables.sent_bytes_per_parameter(mixed, psi) * psi,
     sharding_tables.sent_bytes_per_parameter(ddp, psi) * psi,
     within=0.03,
+    kind="formula",
+    unit="bytes",
     supported="2 + 2 + 4 = 2 · 4. (A little less, because the head is gathered once.)",
 )
 
@@ -375,6 +378,8 @@ claim.equal(
     sharding_tables.sent_bytes_per_parameter(narrow, psi) * psi,
     (sharding_tables.sent_bytes_per_parameter(mixed, psi) - 2) * psi,
     within=0.01,
+    kind="formula",
+    unit="bytes",
 )
 
 # %% [markdown]

@@ -132,7 +132,7 @@ display(guess_instances, guess_batches)
 # Now a language model, Llama 3 8B in bfloat16 on an H100, which reads 3.35 TB of its memory in a
 # second. And eight places in a batch, for 48 texts of 1 to 98 bytes, 28 on average: all places are
 # filled together, and again when the longest text is complete (**static** batching), or each is
-# given to the next request as soon as its text is complete (**continuous** batching).
+# given to the next request as soon as its text is complete (**continuous batching**).
 
 # %%
 guess_decode = predict(

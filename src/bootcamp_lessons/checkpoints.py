@@ -36,11 +36,6 @@ def pieces(folder: Path, key: str) -> list[dict]:
     return [{"file": where[at].relative_path, "offsets": at, "sizes": sizes} for at, sizes in cut]
 
 
-def total_seconds(run: Run) -> float:
-    """Add up the seconds of all steps but the first, in which everything is set up."""
-    return sum(row["seconds"] for row in run.steps[1:])
-
-
 def save_for_ever(way: str, kills: int) -> dict:
     """Save in this `way` (in_place, beside) again and again, and kill that process.
 

@@ -243,9 +243,8 @@ def _note_counted(
     amount = units.size if kind in ("bytes", "memory") else units.number
     measured = words.format(*(f"{amount(number)} {unit}".rstrip() for number in numbers))
     measured = "this system does not count it" if holds is None else measured
-    found = _note(
-        Claim(name, sentence, kind, verdict, measured, text=supported if holds else otherwise)
-    )
+    text = supported if holds else otherwise
+    found = _note(Claim(name, sentence, kind, verdict, measured, text=text))
     if verdict == CONTRADICTED:
         raise Contradicted(f"{sentence} {found.lines[1]}")
     return found

@@ -103,8 +103,8 @@ def _read(args, place: Path, model) -> dict:
     except OSError as error:
         raise ConfigError(f"it can't be read by every rank: {error.strerror or error}.") from None
     except Exception as e:  # torch raises many kinds
-        why = f"no checkpoint of this course ({type(e).__name__}). Give what --save has written."
-        raise ConfigError(why) from None
+        why = f"{type(e).__name__}: {e}".partition("\n")[0][:160]
+        raise ConfigError(f"no checkpoint of this course ({why}). Give one of --save.") from None
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise ConfigError("no checkpoint of this version of the course. Give one of its --save.")
     for name in SETTINGS:

@@ -1,16 +1,15 @@
 """Lesson 07b: two ways to save, shards of a parameter, resumed losses, the time that is lost."""
 
 import math
-from statistics import median
 
 from matplotlib.figure import Figure
 
 from bootcamp.costs.failures import lost_share
 from bootcamp.costs.failures import young_interval as best_interval
 from bootcamp.drawing.canvas import boxes, canvas, diagram, label
-from bootcamp.drawing.charts import handles, log_axis
+from bootcamp.drawing.charts import log_axis
 from bootcamp.drawing.palette import COLOURS, GREY, LIGHT, PALE, SKY, TINTS, VERMILLION, line_look
-from bootcamp.drawing.style import FOOT, begin, finish, join_words, legend, styled
+from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 
 BARS = COLOURS[:3]
 
@@ -99,35 +98,6 @@ def resumed_losses(baseline, attempts: list, names: list[str], title: str) -> Fi
     legend(figure, upper.get_lines())
     notes = ("Equal losses are drawn at 1e-8.",)
     return finish(figure, [baseline, *attempts], f"{title}. {'; '.join(texts)}.", notes)
-
-
-@styled
-def step_times(runs: dict, every: int) -> Figure:
-    """Draw the seconds of each step of {name: run}; a hatched step follows a save."""
-    figure, axes = begin("Seconds of each step", 4.6, grid="y")
-    texts, width = [], 0.8 / len(runs)
-    for number, (name, run) in enumerate(runs.items()):
-        shift = (number - (len(runs) - 1) / 2) * width
-        for row in run.steps[1:]:
-            look = {"color": BARS[number], "hatch": None if row["step"] % every else "//"}
-            axes.bar(row["step"] + shift, row["seconds"], width, edgecolor="white", **look)
-        bearing, others = split_by_save(run, every)
-        after = join_words([f"{seconds:.3f}" for seconds in bearing])
-        others = f"{median(others):.3f} s in the median of the others"
-        texts.append(f"{name}: {after} s in the steps after a save, {others}")
-    left_out = "the first one, in which everything is set up, is left out"
-    axes.set(xlabel=f"step ({left_out})", ylabel="seconds")
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    looks = {name: (colour, "") for name, colour in zip(runs, BARS, strict=False)}
-    legend(figure, handles({**looks, "a save before it": ("white", "//")}))
-    return finish(figure, list(runs.values()), "; ".join(texts) + ".")
-
-
-def split_by_save(run, every: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of steps after a save, and of the others, without the first step."""
-    later = run.steps[1:]
-    bearing = [row["seconds"] for row in later if row["step"] % every == 0]
-    return bearing, [row["seconds"] for row in later if row["step"] % every]
 
 
 @styled
