@@ -174,6 +174,7 @@ lab.claim_faster(
     "HSDP",
     "DDP",
     hsdp_lab.LINK,
+    seconds=30,
     supported="Few of HSDP's bytes cross the link, and on a slow link only those matter.",
     otherwise="HSDP saves a third of the bytes on the link; its collectives inside may eat that.",
 )
