@@ -21,8 +21,7 @@ def allow(folder: Path, until: int) -> None:
 def wait(folder: Path, step: int, before: Callable[[], None]) -> None:
     """Wait until this step is allowed; where it is not yet, call `before` first."""
     path = folder / FILE
-    if not path.exists() or step < int(path.read_text()):
-        return
-    before()
+    if step >= int(path.read_text()):
+        before()
     while step >= int(path.read_text()):
         time.sleep(POLL_SECONDS)

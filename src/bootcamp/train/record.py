@@ -43,6 +43,7 @@ class Run:
         self._clock = Clock(self.device)
         self._log = StepLog(self.folder / "steps.jsonl" if self.rank == 0 else None)
         context.write_steps = self._log.flush
+        self._takes_turns = (self.folder / turn.FILE).exists()
         self._trace, self._profiler = contextlib.ExitStack(), None
         self._trace_path = self.folder / "ranks" / f"{self.rank}.trace.json"
 
@@ -59,7 +60,8 @@ class Run:
 
     def begin_step(self, step: int) -> None:
         """Begin a step, for a framework whose loop calls methods."""
-        turn.wait(self.folder, step, before=self._log.flush)
+        if self._takes_turns:
+            turn.wait(self.folder, step, before=self._log.flush)
         self._step = step
         groups = getattr(self.optimizer, "param_groups", ())
         self.learning_rates += [float(group["lr"]) for group in groups[:1]]
