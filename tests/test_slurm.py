@@ -1,5 +1,7 @@
 """A Slurm made on one machine: its commands, jobs, ordinary users, and that nothing of it stays."""
 
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,8 @@ def test_hosts_are_idle_and_have_their_names(cluster):
     says = "echo $(hostname) $CUDA_VISIBLE_DEVICES"
     said = cluster.run(["srun", "-N2", "--gres=gpu:2", "bash", "-c", says])
     assert sorted(said.stdout.split("\n")) == ["", "host0 0,1", "host1 0,1"]
+    shell = cluster.run("salloc --nodelist=host0 -n2 sh -c 'hostname; srun hostname'", on="host1")
+    assert re.findall(r"^host\d$", shell.stdout, re.M) == ["host1", "host0", "host0"]
     states = cluster.run("sinfo --Node --noheader --partition=main --format='%N %T'")
     assert [line.split()[0] for line in states.stdout.splitlines()] == ["host0", "host1"]
 
@@ -60,6 +64,16 @@ def test_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
     assert failing.wait(30) in ("FAILED", "CANCELLED")
     with pytest.raises(RuntimeError, match=r"ended without 1 step"):
         failing.wait(5, steps=1)
+
+
+@needs_slurm
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: no task could have two")
+def test_task_bound_to_cores_has_one_unless_srun_is_told_again():
+    """Release notes of Slurm 22.05: srun no longer reads SLURM_CPUS_PER_TASK."""
+    with slurm.Cluster(hosts=2, cpus=2, binds=True) as bound:
+        says = "srun nproc; srun --cpus-per-task=2 nproc; SRUN_CPUS_PER_TASK=2 srun nproc"
+        said = bound.run(f"salloc --quiet --cpus-per-task=2 sh -c '{says}'").stdout
+        assert said.split() == ["1", "2", "2"]
 
 
 def test_command_that_fails_or_does_not_end_says_so(cluster):
@@ -104,8 +118,12 @@ def test_cluster_is_gone_when_its_python_is_killed_during_a_job(tmp_path):
 @needs_slurm
 @needs_nobody
 def test_cluster_of_an_ordinary_user_has_jobs_of_his_own():
-    said = run_as_nobody(PROGRAM, "srun -N2 bash -c 'echo $(id -u) on $(hostname)'", "true")
-    assert sorted(filter(None, said.splitlines())) == ["65534 on host0", "65534 on host1"]
+    refused = "salloc --gres=gpu:1 true || true"
+    said = run_as_nobody(
+        PROGRAM, f"srun -N2 bash -c 'echo $(id -u) on $(hostname)'; {refused}", "true"
+    )
+    assert sorted(filter(None, said.splitlines()))[:2] == ["65534 on host0", "65534 on host1"]
+    assert "Requested node configuration is not available" in said, "a host without GPUs gives none"
 
 
 def test_cluster_that_is_hidden_or_missing_is_refused_in_one_sentence(monkeypatch):

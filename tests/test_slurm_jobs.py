@@ -9,6 +9,8 @@ from trained import PROOF
 from bootcamp.classroom.tasks import Wrong
 from bootcamp.experiments import equality
 from bootcamp.hosts import slurm
+from bootcamp.paths import LOGS
+from bootcamp.records import runs
 from bootcamp.scripts import jobs
 from bootcamp_lessons.exercises.jobs import TASKS
 
@@ -16,8 +18,10 @@ WHY_NOT = slurm.why_not()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no Slurm here: {WHY_NOT}")
 QUICK = {"steps": 3, "global_batch": 12, "model": "mlp", "timeout": 3}
 TASK = {task.name: task for task in TASKS}
-AT_ONCE = [broken for broken in jobs.read_broken_jobs().values() if broken.of != "ddp_requeue"]
+AT_ONCE = [task.broken for task in TASKS if not task.stopped]
 
+SMALL_SITE = ("--partition=main", "--gpus-per-node=2", "--cpus-per-task=2")
+BY_HAND = "salloc --nodes=2 --gres=gpu:2 srun --ntasks-per-node=1 src/jobs/torchrun_script.sh"
 NEED_ALL_RANKS = ("job_space", "job_twice")
 
 
@@ -27,7 +31,7 @@ def arguments(flags: dict) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def cluster():
-    with slurm.Cluster(hosts=2, cpus=64) as made:
+    with slurm.Cluster(hosts=2, gpus=2, cpus=64) as made:
         yield made
 
 
@@ -44,12 +48,35 @@ def broken_jobs(cluster, tmp_path_factory) -> dict:
 
 
 @pytest.mark.usefixtures("broken_jobs")  # which wait meanwhile
-@pytest.mark.parametrize(("name", "optimizer"), [("ddp_srun", "sgd"), ("ddp_torchrun", "adamw")])
+@pytest.mark.parametrize(("name", "optimizer"), [("ddp_srun", "sgd"), ("ddp_gpus", "adamw")])
 def test_ranks_on_two_hosts_train_as_the_baseline(name, optimizer, cluster):
-    job = cluster.sbatch(jobs.find(name), arguments=arguments({**PROOF, "optimizer": optimizer}))
+    smaller = SMALL_SITE if name == "ddp_gpus" else ()
+    flags = arguments({**PROOF, "optimizer": optimizer})
+    job = cluster.sbatch(jobs.find(name), *smaller, arguments=flags)
     assert job.wait(120) == "COMPLETED", job.output
     assert job.summary.startswith("COMPLETED, 4 ranks on 2 hosts")
     assert equality.same_training(job.record, equality.baseline(**PROOF, optimizer=optimizer))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_script_with_torchrun_that_srun_starts_trains_as_the_baseline(optimizer, cluster):
+    flags = " ".join(arguments({**PROOF, "optimizer": optimizer}))
+    said = cluster.run(f"{BY_HAND} {flags}", on="host1").stdout
+    number = re.search(r"Granted job allocation (\d+)", said)[1]
+    run = runs.load(LOGS / f"torchrun_script-{number}")
+    assert (run.config["processes"], run.config["hosts"]) == (4, 2)
+    assert equality.same_training(run, equality.baseline(**PROOF, optimizer=optimizer))
+
+
+@pytest.mark.parametrize("name", ["ddp_gpus", "ddp_container"])
+def test_slurm_reads_the_job_file_for_gpus_and_refuses_what_the_site_lacks(name, cluster):
+    for options, says in (
+        ((), "invalid partition specified: gpu"),
+        (SMALL_SITE[:1], "Requested node configuration is not available"),
+        (SMALL_SITE, "processors on nodes host[0-1] in partition main"),
+    ):
+        asked = ["sbatch", "--test-only", *options, str(jobs.find(name))]
+        assert says in cluster.run(asked, raises=False).stdout
 
 
 @pytest.mark.solves("job_agents", "job_trap")

@@ -172,9 +172,9 @@ hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
 hosts_lab.show_file("src/jobs/ddp_torchrun.sbatch")
 
 # %% [markdown]
-# And for GPUs? These lines differ. `--nproc-per-node gpu` starts a rank for each GPU of a host.
-# `--exclusive` keeps other jobs off the hosts, and `--mem=0` asks for all of their memory; without
-# it a job gets what the site gives by default. Account and partition are your site's.
+# And for GPUs? These lines differ. Slurm says how many GPUs of a host the job has, and each gets a
+# rank. `--exclusive` keeps other jobs off the hosts, and `--mem=0` asks for all of their memory;
+# without it a job gets what the site gives by default. Account and partition are your site's.
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_gpus.sbatch", parent="src/jobs/ddp_torchrun.sbatch")

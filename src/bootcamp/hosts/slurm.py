@@ -48,11 +48,11 @@ class SlurmError(Exception):
 class Cluster(contextlib.AbstractContextManager):
     """A running Slurm cluster of host0, host1, ...; the controller runs on host0.
 
-    gpus, cpus: of each host, as Slurm counts them; they need not exist. All hosts share this
-    machine's cores. Raises SlurmError unless every host is idle soon.
+    gpus, cpus: of each host, as Slurm counts them; they need not exist, unless each task `binds`
+    to cores of its own. Raises SlurmError unless every host is idle soon.
     """
 
-    def __init__(self, hosts: int = 2, gpus: int = 0, cpus: int = 4):
+    def __init__(self, hosts: int = 2, gpus: int = 0, cpus: int = 4, binds: bool = False):
         if machine.is_hidden("slurm"):
             raise SlurmError("BOOTCAMP_WITHOUT hides it in this environment")
         where = simulated_hosts.SEARCH
@@ -62,7 +62,8 @@ class Cluster(contextlib.AbstractContextManager):
                 "as root on Debian or Ubuntu (apt install --no-install-recommends slurm-wlm munge)"
             )
         LOGS.mkdir(parents=True, exist_ok=True)  # jobs print there
-        command = [sys.executable, "-P", slurm_daemons.__file__, *map(str, (hosts, cpus, gpus))]
+        numbers = map(str, (hosts, cpus, gpus, int(binds)))
+        command = [sys.executable, "-P", slurm_daemons.__file__, *numbers]
         how = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         # the notebook's stop button is not meant for the new session
         self.holder = subprocess.Popen(command, text=True, start_new_session=True, **how)
@@ -84,7 +85,6 @@ class Cluster(contextlib.AbstractContextManager):
 
         command: as typed into a terminal; words are quoted for it. env: added to this process's.
         raises: whether an exit code other than 0 does. as_root: as the host's root, to mount say.
-
         Raises SlurmError, TimeoutError; ValueError for an unknown host.
         """
         line = command if isinstance(command, str) else shlex.join(command)

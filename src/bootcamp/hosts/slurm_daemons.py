@@ -1,4 +1,4 @@
-"""python -P src/bootcamp/hosts/slurm_daemons.py HOSTS CPUS GPUS
+"""python -P src/bootcamp/hosts/slurm_daemons.py HOSTS CPUS GPUS BINDS
 
 Configure a Slurm site on simulated hosts and hold it. slurm.py starts this, reads a line when the
 site is up, and enters the hosts to run commands.
@@ -50,7 +50,6 @@ ClusterName=bootcamp
 SlurmctldHost={controller}({controller_address})
 SlurmUser={user}
 SlurmdUser={user}
-AuthType=auth/munge
 AuthInfo=cred_expire=5
 StateSaveLocation=/var/spool/slurmctld
 SlurmdSpoolDir=/var/spool/slurmd-%n
@@ -62,9 +61,9 @@ ReturnToService=2
 
 # a real site tracks, binds and limits processes with cgroups, and keeps accounts in a database
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/{binding}
+TaskPluginParam=autobind=cores
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SlurmdParameters=config_overrides
 
 # whole CPUs are given away; jobs of spare make room for the others at once
@@ -95,13 +94,13 @@ echo export BOOTCAMP_FIRST_CORE=$((${BOOTCAMP_FIRST_CORE:-0} + ${SLURM_NODEID:-0
 """
 
 
-def start_site(count: int, cpus: int, gpus: int, user: tuple[int, int]) -> None:
+def start_site(count: int, cpus: int, gpus: int, binds: int, user: tuple[int, int]) -> None:
     """Make the hosts, start munge and Slurm. Raises HostsError unless every host is idle soon.
 
-    cpus, gpus: of each host. user: user and group as whom the daemons and the jobs run.
+    cpus, gpus: of each host. binds: whether a task gets cores. user: user and group of the jobs.
     """
     hosts = simulated_hosts.make(count, None)
-    write_configuration(count, cpus, gpus, user[0])
+    write_configuration(count, cpus, gpus, binds, user[0])
     MUNGE_KEY.write_bytes(secrets.token_bytes(128))
     MUNGE_KEY.chmod(0o600)
     forkserver.install_shims(PROGRAMS)
@@ -117,16 +116,17 @@ def start_site(count: int, cpus: int, gpus: int, user: tuple[int, int]) -> None:
     wait_until(lambda: subprocess.run(ask, **how).stdout.strip() == str(count))
 
 
-def write_configuration(hosts: int, cpus: int, gpus: int, user: int) -> None:
+def write_configuration(hosts: int, cpus: int, gpus: int, binds: int, user: int) -> None:
     """Write the site's files and make its folders, in a file system that nobody else sees."""
     names = list(map(simulated_hosts.name, range(hosts)))
     for daemon in ("slurmctld", *(f"slurmd-{name}" for name in names)):
         (SPOOL / daemon).mkdir()
-    head = {"controller": names[0], "controller_address": simulated_hosts.address(0)}
+    head = {"controller": names[0], "controller_address": simulated_hosts.address(0), "user": user}
+    binding = "affinity" if binds else "none"
+    head |= {"hosts": ",".join(names), "cpus": cpus, "gpus": gpus, "binding": binding}
     # another number for each cluster: their records are in one folder
-    head |= {"user": user, "first_job": 1_000_000 + int(time.time()) % 9_000_000}
-    text = SLURM_CONF.format(hosts=",".join(names), cpus=cpus, gpus=gpus, **head)
-    (CONFIGURATION / "slurm.conf").write_text(text)
+    head["first_job"] = 1_000_000 + int(time.time()) % 9_000_000
+    (CONFIGURATION / "slurm.conf").write_text(SLURM_CONF.format(**head))
     devices = [f"Name=gpu File={GPUS}/nvidia{gpu}\n" for gpu in range(gpus)]
     (CONFIGURATION / "gres.conf").write_text("".join(devices))
     (CONFIGURATION / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -167,7 +167,7 @@ def wait_until(ready) -> None:
         time.sleep(0.02)
 
 
-def hold_site(hosts: int, cpus: int, gpus: int, user: tuple[int, int]) -> None:
+def hold_site(hosts: int, cpus: int, gpus: int, binds: int, user: tuple[int, int]) -> None:
     """Start the site in this process namespace, say so, and keep it. Raises HostsError, OSError."""
     linux.die_with_parent()
     mount("none", "/", "none", MS_REC | MS_PRIVATE)  # nothing gets out
@@ -180,7 +180,7 @@ def hold_site(hosts: int, cpus: int, gpus: int, user: tuple[int, int]) -> None:
         device = GPUS / f"nvidia{gpu}"
         device.touch()
         mount(os.devnull, device, "none", MS_BIND)  # Slurm takes it for a GPU's device file
-    start_site(hosts, cpus, gpus, user)
+    start_site(hosts, cpus, gpus, binds, user)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps daemons and orphans
     print(READY, end="", flush=True)
     while True:

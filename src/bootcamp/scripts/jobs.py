@@ -23,9 +23,9 @@ class BrokenJob:
     fault: str
     old: str
     new: str
-    seen: str
     means: str
     cure: str
+    seen: str = ""
 
     @property
     def text(self) -> str:

@@ -106,4 +106,4 @@ def _make_task(broken: jobs.BrokenJob) -> JobTask:
     )
 
 
-TASKS = [_make_task(broken) for broken in jobs.read_broken_jobs().values()]
+TASKS = [_make_task(broken) for broken in jobs.read_broken_jobs().values() if broken.seen]
