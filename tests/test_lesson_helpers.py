@@ -11,7 +11,7 @@ from trained import trained
 from bootcamp.costs import layer_cut
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp_lessons import ddp_depth, ddp_practice, excerpts
+from bootcamp_lessons import ddp_depth, ddp_practice, excerpts, sharding_tables
 from bootcamp_lessons.exercises.data_parallel import late_rank
 from bootcamp_lessons.labs import faster_step, silent_bugs
 
@@ -143,6 +143,30 @@ def test_zero_by_hand_holds_its_parts():
         assert stage["most"]["optimizer"] == 2 * whole / (4 if number >= 1 else 1)
         assert stage["most"]["gradients"] == (parts if number >= 2 else whole)
         assert stage["kept"]["parameters"] == (whole / 4 if number == 3 else whole)
+
+
+# model, with: what DDP, FSDP2 and HSDP make of it
+DEPENDENCIES = """
+a layer used twice, -: equal, equal, equal
+embedding and head tied, -: equal, refused, refused
+a branch for half of the ranks, -: refused, 1 apart, 0.62 apart
+a branch for no rank, -: refused, equal, equal
+tied, built on meta, -: 0.64 apart, 0.64 apart, 0.64 apart
+embedding and head tied, together: equal, equal, equal
+a branch for half of the ranks, together, unused: equal, equal, equal
+a branch for no rank, together, unused: equal, 0.0011 apart, 0.0011 apart
+tied, built on meta, together, again: equal, equal, equal
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_layers_that_depend_on_each_other_train_as_lesson_08_says(ranks):
+    found = print_rows("layer_dependencies", ranks)
+    rows = sharding_tables.compare_dependencies(found).rows
+    said = [f"{r['model']}, {r['with']}: {r['DDP']}, {r['FSDP2']}, {r['HSDP']}" for r in rows]
+    assert said == DEPENDENCIES.strip().splitlines()
+    apart = {apart for case in found for apart in case["apart"].values()}
+    assert not any(1e-12 < each < 1e-4 for each in apart), "equal by a wide margin, or not at all"
 
 
 @pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")

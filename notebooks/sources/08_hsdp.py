@@ -1,12 +1,12 @@
 # %% [markdown]
 # # 08 HSDP: sharded inside a host, replicated between hosts
 #
-# **60 minutes**, on any machine, after lessons 04, 06c and 07. In the lab the ranks are CPU cores,
+# **62 minutes**, on any machine, after lessons 04, 06c and 07. In the lab the ranks are CPU cores,
 # even where there are GPUs.
 #
 # After this lesson you can make two hosts with a slow link out of one machine; say for DDP, FSDP
 # and HSDP how many bytes of a step cross it; explain why the ranking of the three changes with the
-# link; lay out a mesh for hybrid sharding; and recognise two ways of getting it wrong.
+# link; lay out a mesh for hybrid sharding; and say which models need more than wrapping.
 #
 # ## The question
 #
@@ -413,25 +413,50 @@ print("the mesh by host:", across.output(0).split("\n")[0] if lab.ready else "no
 # slow, print the mesh by host, as here: each row of it should name one host.
 # </details>
 #
-# ### Second: wrapped once more
+# ### Second: layers that depend on each other
 #
-# "HSDP is FSDP inside and DDP between hosts. So I wrap the model in both."
+# Sharding takes a model apart, layer by layer. In these three a layer does not stand alone: one
+# calls a layer twice; one is **tied**, the head uses the embedding's matrix; one has two branches,
+# for low words and for high ones, and each rank gets words of one kind.
 
 # %%
 from bootcamp import launch
+from bootcamp_lessons import excerpts
 
-wrap = "optimizer = optimizers.build(args, model.parameters())"
-in_ddp = {wrap: f"model = torch.nn.parallel.DistributedDataParallel(model)\n{wrap}"}
-twice = variant("hsdp", "hsdp_in_ddp", in_ddp)
-refused = launch(twice, 4, device="cpu", steps=3, quiet=True, raises=False)
-assert refused.status == "failed", "DDP took parts for a model"
-print(refused.summary["error"]["message"])
+dependent = excerpts.SNIPPETS / "layer_dependencies.py"
+display(excerpts.piece(dependent, "class UsedTwice", "class Unused"))
+guess_cases = predict(
+    "hsdp_dependent_layers",
+    "Three models, each under DDP, FSDP2 and HSDP, where every layer is a unit. In how many of the "
+    "nine cases do four ranks train what one process trains?",
+    unit="cases",
+)
+guess_cases
+
+# %%
+found = excerpts.parse_printed(launch(dependent, 4, device="cpu", quiet=True))
+table = sharding_tables.compare_dependencies(found)
+nine = [row[way] for row in table[:3] for way in ("DDP", "FSDP2", "HSDP")]
+print(guess_cases.score(nine.count("equal"), within=0))
+said = {". ".join(case["error"].split(". ")[:2]): case for case in found[::-1] if case["error"]}
+print(*(f"{case['strategy']}: {words}" for words, case in said.items()), sep="\n")
+display(table, excerpts.piece(dependent, "def wrap", "def give_memory"))
 
 # %% [markdown]
-# DDP begins by sending all ranks the parameters of rank 0, and PyTorch knows no such operation for
-# a DTensor. Fortunately it fails: with rank 0's part everywhere half of the model would be gone.
-# Hybrid sharding averages over the replicas **by itself**. (And if you pass no mesh at all,
-# `fully_shard` shards over all ranks: FSDP, and no error.)
+# - **Used twice:** the layer is gathered for each call, and its gradients add up.
+# - **Tied:** two units cannot share a matrix, one unit of both layers can.
+# - **Branches:** DDP notices that gradients are missing. FSDP2 does not. While two ranks gather
+#   `low`, the others gather `high`; the sizes fit, so all get half of one and half of the other.
+#   With HSDP gradients alone are mixed, between the rows. As one unit both branches are gathered by
+#   all, and `set_reduce_scatter_unused_params` sends zeros for one that a rank did not use.
+# - **Zeros are not nothing:** what no rank uses gets a gradient of zeros, and AdamW's weight decay
+#   shrinks it. With SGD the training is equal.
+# - **On `meta`**, `to_empty` makes a parameter for each *name*. The tie is gone, whatever wraps the
+#   model, and loading both names from a checkpoint does not restore it. Tie again, then wrap.
+#
+# The last message is DDP's when it is wrapped around HSDP. It begins by sending rank 0's parameters
+# to all; with parts, half of the model would be gone. Hybrid sharding averages over the replicas
+# **by itself**. (And if you pass no mesh, `fully_shard` shards over all ranks: FSDP, and no error.)
 #
 # ## Exercises
 #

@@ -171,6 +171,19 @@ def list_proofs(proofs: list[tuple[str, object]]) -> Table:
     return Table.of(proofs, columns, "Largest differences from one process; 1e-5 is allowed")
 
 
+def compare_dependencies(found: list[dict]) -> Table:
+    """Table what each strategy makes of each case of snippets/layer_dependencies.py."""
+    rows = {}
+    for case in found:
+        worst = max(case["apart"].values(), default=0)
+        verdict = "equal" if worst < 1e-5 else f"{worst:.2g} apart"
+        key = {"model": case["model"], "with": ", ".join(case["with"]) or "-"}
+        row = rows.setdefault(str(key), key)
+        row[case["strategy"]] = "refused" if case["error"] else verdict
+    caption = "Final parameters; apart: from one process's, in the distance that those have moved"
+    return Table(list(rows.values()), f"{caption}; the worse of SGD and AdamW")
+
+
 # Three axes (lesson 08c)
 
 AXES = ("pipeline", "data", "tensor")
