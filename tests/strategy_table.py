@@ -89,6 +89,7 @@ class Case:
         return equality.compare(*pair, *own)
 
 
+_as_printed = partial(variant, "zero", "zero_as_printed", known_programs.print_settings())
 _counting = partial(sharding_tables.make_counting_script, "ep")
 CASES = [
     # one device
@@ -127,6 +128,7 @@ CASES = [
     Case("hsdp", 4, {"shard": 2}),
     *(Case("zero", 2, {"stage": stage}, ADAMW) for stage in range(4)),
     Case("zero", 3, {"stage": 3, **MLP}, SGD),
+    Case(_as_printed, 2, {"stage": 2, **MLP}),
     # parts of the model
     Case("mp"),
     Case("mp", 1, LSTM, SGD),

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07c DeepSpeed: ZeRO as a configuration
 #
-# **27 minutes**, on any machine, after lesson 07. The ranks are CPU cores, even where there are
+# **29 minutes**, on any machine, after lesson 07. The ranks are CPU cores, even where there are
 # GPUs: this lesson counts and compares. Without DeepSpeed its cells do nothing, and say so.
 #
 # After this lesson you can read a DeepSpeed configuration, say what its stages hold and really
@@ -66,23 +66,33 @@ guess_ratio = predict(
 guess_ratio
 
 # %% [markdown]
-# Gradients are reduced in buckets, as with DDP (lesson 04d). `reduce_bucket_size` counts numbers,
-# not bytes. The MLP has 119,552 parameters in 11 tensors.
+# Below is the configuration that tutorials print. Gradients are reduced in buckets, as with DDP
+# (lesson 04d); sizes count numbers, not bytes. With AdamW in float32 DeepSpeed keeps 4 + 4 + 12 =
+# 20 bytes for each parameter.
 
 # %%
-guess_buckets = predict(
-    "deepspeed_buckets", "How many all-reduces are there with buckets of 8,192?", unit="all-reduces"
+PRINTED = SRC / "snippets" / "deepspeed_as_printed.py"
+guess_scatter = predict(
+    "deepspeed_reduce_scatter",
+    'How many times as many bytes does a rank send with `"reduce_scatter": False`?',
+    unit="times",
 )
-guess_buckets
-
-# %% [markdown]
-# With AdamW in float32 DeepSpeed keeps 4 + 4 + 12 = 20 bytes for each parameter.
-
-# %%
+guess_fp16 = predict(
+    "deepspeed_fp16",
+    "Where float16 is accepted, how many of the first four steps change the parameters?",
+    unit="steps",
+)
+guess_zero = predict(
+    "deepspeed_zero_grad",
+    "A loop has two micro-batches a step, and `optimizer.zero_grad()` before each backward pass. "
+    "With how many of ZeRO-1, ZeRO-2 and ZeRO-3 does this change nothing?",
+    unit="stages",
+)
 guess_bf16 = predict(
-    "known_bf16", 'How many bytes are they with `"bf16": {"enabled": True}`?', unit="bytes"
+    "known_bf16", 'How many bytes are the 20 with `"bf16": {"enabled": True}`?', unit="bytes"
 )
-guess_bf16
+display(excerpts.piece(PRINTED, "PRINTED = {", "STEPS"))
+display(guess_scatter, guess_fp16, guess_zero, guess_bf16)
 
 # %% [markdown]
 # ## What changes
@@ -156,27 +166,80 @@ if DEEPSPEED:
 #   `stage3_max_live_parameters`, `stage3_max_reuse_distance` and `stage3_prefetch_bucket_size` at 0
 #   it frees and gathers again.
 #
-# So know the thresholds before you believe a figure. And the buckets:
+# So know the thresholds before you believe a figure. And the printed keys, one changed at a time:
 
 # %%
 if DEEPSPEED:
-    reduced = {size: known_programs.list_reductions(size, **MLP) for size in (2**13, 2**16, 2**20)}
-    rows = [
-        {"reduce_bucket_size": size, "all-reduces": len(sizes), "largest, bytes": max(sizes)}
-        for size, sizes in reduced.items()
-    ]
-    display(guess_buckets.score(len(reduced[2**13]), within=0), Table(rows, "ZeRO-1, two ranks"))
+    keys = ["allgather_partitions", "reduce_scatter", "use_multi_rank_bucket_allreduce"]
+    changes = [{}, *({key: False} for key in [*keys, "overlap_comm"])]
+    changes += [{"reduce_bucket_size": 2**13}]
+    rows = [known_programs.try_settings(each, stage=2, **MLP) for each in changes]
+    sent = [row["sent (NCCL)"] for row in rows]
+    display(guess_scatter.score(sent[2] / sent[0], how="By formula from the collectives"))
+    display(Table(rows, "Calls and bytes of a rank in a step of ZeRO-2 with the MLP, two ranks"))
     found = claim.equal(
         "known_bucket_cuts_no_tensor",
         "With buckets smaller than its matrices, each tensor is an all-reduce of its own.",
-        len(reduced[2**13]),
+        rows[-1]["all-reduce"],
         len(sharding_tables.parameter_shapes("mlp")),
         kind="count",
         supported="A bucket is no upper limit: a larger tensor goes alone, and is not cut.",
     )
+    alike = claim.equal(
+        "deepspeed_reduce_scatter",
+        'With `"reduce_scatter": False` a rank sends as much as with `True`.',
+        sent[2],
+        sent[0],
+    )
+    reserved = claim.equal(
+        "deepspeed_buckets_reserved",
+        "However small the model, a rank reserves two buckets of 5e8 numbers of 4 bytes.",
+        rows[0]["buckets"],
+        2 * 5e8 * 4,
+        kind="memory",
+    )
+    display(alike, found, reserved)
+
+# %% [markdown]
+# - **`allgather_partitions`** is read nowhere in DeepSpeed 0.19.8.
+# - **`reduce_scatter`** scatters nothing: both ways all-reduce. Without
+#   `use_multi_rank_bucket_allreduce` each part is reduced to the rank that owns it; under NCCL that
+#   is a third less.
+# - **5e8** reserves 4 GB on each GPU, 2 GB in 16 bits. (A CPU needs no memory for what nobody
+#   writes.)
+#
+# ### The loop
+#
+# As tutorials print it, with float inputs and `inputs.to(model.local_rank)`. What stops it is
+# mended, one thing after the other. Then, in float32, what `optimizer.zero_grad()` changes:
+
+# %%
+if DEEPSPEED:
+    tried = excerpts.parse_printed(launch(PRINTED, 2, device="cpu", quiet=True))
+    unmoved = sum(row["before backward, 2"] == 0 for row in tried[5:])
+    display(Table(tried[:5], "Changed, beside what the rows above have changed"))
+    display(Table(tried[5:], "Parameters apart: where zero_grad is called, micro-batches a step"))
+    display(guess_fp16.score(tried[3]["steps"], within=0), guess_zero.score(unmoved, within=0))
+    found = claim.equal(
+        "deepspeed_zero_grad",
+        "With one micro-batch a step, zero_grad beside the engine changes nothing.",
+        sum(row[where] for row in tried[5:] for where in row if where.endswith("1")),
+        0,
+        kind="count",
+        supported="Not even between backward and step, which would stop a torch optimizer.",
+    )
     display(found)
 
 # %% [markdown]
+# - **float16** is refused on a CPU without instructions for it. (torch computes it, slowly: so the
+#   second row overrules DeepSpeed.) **`model.local_rank`** is a GPU's number; `model.device` is
+#   right everywhere. Inputs are cast with `auto_cast` alone.
+# - **The loss scale** begins at 65,536, and no float16 is above 65,504: with a loss in float16 the
+#   gradients are infinite, and the step is left out. After the second one the scale is halved. So
+#   compute the loss in float32.
+# - **`zero_grad`** is the engine's, at the end of its step. Before each micro-batch it deletes what
+#   ZeRO-1 and ZeRO-3 have so far. ZeRO-2 has it in its part already.
+#
 # ### 16 bit and offload
 
 # %%
@@ -238,6 +301,9 @@ if DEEPSPEED:
 
 # %%
 base = check.baseline(optimizer="adamw", **check.settings(RANKS))
+as_printed = variant("zero", "zero_as_printed", known_programs.print_settings())
+if DEEPSPEED:
+    runs["ZeRO-2 as printed"] = launch(as_printed, RANKS, stage=2, optimizer="adamw", **PROVEN)
 sharding_tables.list_proofs([(name, check.same_training(runs[name], base)) for name in runs])
 
 # %% [markdown]
@@ -261,9 +327,9 @@ if DEEPSPEED:
 # <details><summary>Answer</summary>
 #
 # Data and forward pass are right, so the *update* is not. In DeepSpeed 0.19.8 `gradient_clipping`
-# is 1.0 if the line is missing: whenever the norm of all gradients together is above 1, they are
-# scaled down to 1. A guess is tested by making the same fault on purpose where you know every line:
-# add clipping to the *baseline*.
+# is 1.0 if the line is missing, as in the tutorials: whenever the norm of all gradients together is
+# above 1, they are scaled down to 1. A guess is tested by making the same fault on purpose where
+# you know every line: add clipping to the *baseline*.
 # </details>
 
 # %%

@@ -10,7 +10,7 @@ from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp_lessons import sharding_tables
+from bootcamp_lessons import excerpts, sharding_tables
 
 BUILD_LINE = "model = models.build(args).to(device)"
 # ResNet-50 in float64: BatchNorm magnifies rounding. The fewest steps whose update has a momentum.
@@ -30,6 +30,11 @@ STRATEGIES = {
     "horovod": ("Horovod, learning rate times ranks; removed in 2.0", "_train_horovod.py"),
 }
 BUCKET_LINE = '"reduce_bucket_size": 2**20,'
+BUCKETS = ('"allgather_bucket_size": 2**20,', '"overlap_comm": False,')
+LOOK = """first = checkpoint.load(context, model, optimizer)
+sizes = lambda: [b.nbytes for each in optimizer.ipg_buckets.values() for b in each.buffer]
+look = lambda _: print('{"reserved":', sum(sizes()), "}")
+next(model.parameters()).register_post_accumulate_grad_hook(look)"""
 SAVING = {
     "import deepspeed  # noqa: E402": """\
 import deepspeed
@@ -104,14 +109,25 @@ def add_sync_batch_norm(script: str = "fsdp") -> Path:
     return variant(script, f"{script}_sync_batchnorm", changes)
 
 
-def list_reductions(numbers: int, **flags) -> list[int]:
-    """Return the bytes of each all-reduce in a step of ZeRO-1; numbers: reduce_bucket_size."""
-    change = {BUCKET_LINE: f'"reduce_bucket_size": {numbers},'}
-    script = sharding_tables.make_counting_script("zero", change, "zero_bucket")
-    run = launch(script, 2, stage=1, **flags)
-    calls = run.collective_counts().items()
-    found = [size for (kind, size), n in calls if kind == "all-reduce" for _ in range(n)]
-    return [size for size in found if size > 8]  # without the flag: is any gradient infinite?
+def print_settings(**changed) -> dict[str, str]:
+    """Return the changes that give _train_zero.py the sizes and keys that tutorials print."""
+    text = excerpts.piece(excerpts.SNIPPETS / "deepspeed_as_printed.py", '"allgather_p', "    },")
+    text += "".join(f'\n"{name}": {value},' for name, value in changed.items())
+    return {**dict.fromkeys(BUCKETS, ""), BUCKET_LINE: text}
+
+
+def try_settings(changed: dict, **flags) -> dict:
+    """Return a row: what two ranks with these settings call, send and reserve in a step."""
+    changes = {**print_settings(**changed), LOOK.partition("\n")[0]: LOOK}
+    run = launch(sharding_tables.make_counting_script("zero", changes, "zero_settings"), 2, **flags)
+    calls = {call: n for call, n in run.collective_counts().items() if call[1] > 8}  # not a flag
+    row = {"changed": ", ".join(f'"{name}": {value}' for name, value in changed.items()) or "-"}
+    names = "all-reduce", "reduce", "all-gather"
+    row |= {name: sum(n for (kind, _), n in calls.items() if kind == name) for name in names}
+    row["largest reduced"] = max(size for kind, size in calls if "reduce" in kind)
+    row["sent (NCCL)"] = sharding.bytes_of_calls(calls, 2, {**sharding.RING, "reduce": 1})
+    row["sent (counted)"] = run.ranks[0].sent_bytes_per_step
+    return row | {"buckets": excerpts.parse_printed(run)[0]["reserved"]}
 
 
 def save_as_deepspeed() -> Path:
