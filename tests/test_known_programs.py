@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from trained import baseline, trained
 
+from bootcamp import machine
 from bootcamp.costs import memory, model_shapes, plans, sharding, traffic
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch, process_tree
@@ -60,11 +61,18 @@ def test_lightnings_strategies_train_what_the_bare_script_trains():
     assert all(re.match(r"(Value|Runtime)Error: \w", text) for text in refused.values())
 
 
-def test_orphans_are_ended_by_an_error_in_their_block_too():
+def test_orphans_are_drawn_by_nvitop_and_ended_by_an_error_in_their_block_too():
     """By TERM the one that heeds it: lesson 13b checks what each holds, and what finds it."""
     orphans = orphan_lab.Orphans()
     with contextlib.suppress(KeyboardInterrupt), orphans:
         orphans.lose_their_parent()
+        here, panel = orphans.draw_with_nvitop().split("Simulated GPUs:")
+        assert machine.gpu_names() or "NVIDIA Management Library (NVML) not found" in here
+        for gpu, (kind, busy) in enumerate([("polite", 0), ("stubborn", 100)]):
+            rank = orphans.processes[kind]
+            row = rf"{gpu} +{rank.pid} C +{rank.username()[:6]}\S* +[\d.]+MiB +{busy} "
+            assert re.search(row, panel), panel
+            assert re.search(rf"MiB / 16384MiB .* {busy}%", panel.splitlines()[10 + 3 * gpu])
         orphans.end(signal.SIGTERM)
         assert [row["process"] for row in orphans.look("after TERM")] == ["gone", "alive"]
         raise KeyboardInterrupt

@@ -81,6 +81,9 @@ def test_state_is_read_from_the_files(run):
     assert state.rates[-1] == (2, pytest.approx(320))
     assert [rank.steps_done for rank in state.ranks] == [3, 2]
     assert [rank.seconds_ago for rank in state.ranks] == [2, 2]
+    (run / "steps.jsonl").write_text("")
+    assert look(run).steps_done == 2, "by all ranks: the losses come later"
+    assert "running, 2 of 20 steps in 12 s" in repr(monitor.draw(look(run)))
     assert state.label == "ddp, 2 ranks (CPU)"
 
 

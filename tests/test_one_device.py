@@ -3,8 +3,13 @@
 That scripts train what the baseline trains: test_equality.py. What they keep: test_run_bytes.py.
 """
 
+import contextlib
+import gc
+import itertools
 import json
 import os
+import weakref
+from collections import defaultdict
 
 import pytest
 import torch
@@ -13,6 +18,7 @@ from trained import PROOF, trained
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import process_tree
+from bootcamp.paths import SRC
 from bootcamp.records import trace
 from bootcamp.train import memory_usage
 
@@ -94,3 +100,42 @@ def test_cpu_seconds_of_ended_children_count():
         os._exit(0)
     os.waitpid(child, 0)
     assert process_tree.read_cpu_seconds(os.getpid()) - before > 0.25
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "found"),
+    [
+        ("", "", ""),
+        ("= self.step", "= KEPT.append(self)", "gc.collect.*hold 4,000,000 bytes, not 0"),
+        ('torch.cuda.empty_cache()\n    note("t', 'note("t', "reserved': 4"),
+    ],
+)
+def test_memory_is_given_back_as_the_snippet_says(line, instead, found, monkeypatch):
+    """On a GPU, played here: a segment stays reserved while one of its tensors lives."""
+    text = (SRC / "snippets" / "clean_up.py").read_text().replace(line or "\n", instead or "\n")
+    exec(text, space := {"__name__": "", "KEPT": []})
+    segments, reserved, numbers = defaultdict(weakref.WeakSet), set(), itertools.count()
+
+    def make_tensor(nbytes):
+        many = 1 if nbytes > 9999 else 100
+        segments[nbytes * many, next(numbers) // many].add(tensor := torch.ones(nbytes // 4))
+        return tensor
+
+    def reserve(empty=False):
+        if empty:
+            reserved.clear()
+        reserved.update(segment for segment, tensors in segments.items() if tensors)
+        return sum(nbytes for nbytes, _ in reserved)
+
+    space |= {"DEVICE": "cuda", "SIZE": 4_000_000, "make_tensor": make_tensor}
+    held = "sum(each.nbytes for each in list_tensors())"
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: eval(held, space))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", reserve)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: reserve(empty=True))
+    gc.freeze()  # nothing that is here already counts
+    try:
+        with pytest.raises(AssertionError, match=found) if found else contextlib.nullcontext():
+            space["main"]()
+    finally:
+        gc.unfreeze()
+        gc.enable()

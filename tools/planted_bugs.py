@@ -284,6 +284,13 @@ src/snippets/layer_dependencies.py: tests/test_lesson_helpers.py -k depend
 src/snippets/context_parallel.py: notebooks/06c_tensor_parallel.ipynb
 - dist.reduce_scatter(own, list(d_parts.contiguous()))
 + own.copy_(d_parts[rank])
+# the exception that keeps a tensor is not let go
+src/snippets/clean_up.py: tests/test_one_device.py -k given_back
+- del kept
+# the panel of nvitop swaps the GPUs
+src/snippets/nvitop_simulated.py: tests/test_known_programs.py -k orphans
+- BUSY = (0, 100)
++ BUSY = (100, 0)
 # a launch with other arguments is answered by an earlier one
 tests/run_cache.py: tests/test_run_cache.py
 -         groups,

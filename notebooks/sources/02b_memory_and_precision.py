@@ -460,7 +460,8 @@ claim.larger(
 # %% [markdown]
 # ## What gives memory back (optional)
 #
-# A small program makes tensors and cleans up. "Resident" is the main memory that it holds.
+# A small program makes tensors and cleans up. "Resident" is the main memory that it holds, and it
+# asserts what its tensors hold of that (on a GPU also what PyTorch has reserved).
 
 # %%
 import json
@@ -474,15 +475,17 @@ Table(moments, "One process from its start to its end, measured here")
 
 # %% [markdown]
 # - `del` removes a name; a tensor's memory is freed when nothing refers to it any more. On a GPU
-#   PyTorch keeps it **reserved** for the next tensor; `torch.cuda.empty_cache()` helps other
-#   processes.
+#   PyTorch keeps it **reserved** for the next tensor, and `torch.cuda.empty_cache()` gives it to
+#   other processes. It frees no tensor, and on a CPU it does nothing.
 # - **An exception** refers to the frames that failed, and these to their tensors. IPython keeps the
 #   last one (`sys.last_value`), so after an out-of-memory error even a smaller batch may fail.
-# - **A cycle** (an object that stores its own method) waits for `gc.collect()`.
-# - **Many small tensors** may leave pieces that cannot go back as long as one tensor is in them.
+# - **A cycle** (an object that stores its own method) waits for `gc.collect()`. What a name, a list
+#   or a kept exception still refers to, neither call frees.
+# - **Many small tensors** leave pieces. On a GPU a piece stays reserved while one tensor is in it.
+#   On a CPU the C library keeps most for later, even when all are gone, until it is told to trim.
 #
-# Only the end of the process gives back everything. So this course runs each training in a process
-# of its own. In a notebook that holds its model itself, restart the notebook's kernel.
+# Only the end of the process surely gives back everything. So this course runs each training in a
+# process of its own. In a notebook that holds its model itself, restart the notebook's kernel.
 
 # %% [markdown]
 # ## Exercise

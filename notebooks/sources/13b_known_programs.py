@@ -5,8 +5,8 @@
 # even where there are GPUs: this lesson counts and compares.
 #
 # After this lesson you can put a StripedLSTM on ranks, name the dimension that DataParallel has to
-# cut, say when ResNet-50 in parts is the same training, read a Lightning strategy as a bare script,
-# and end a rank that has lost its parent.
+# cut, and say when ResNet-50 in parts is the same training. Two optional parts read Lightning's
+# strategies as bare scripts, and find and end a rank that has lost its parent.
 
 # %% [markdown]
 # ## The question
@@ -220,8 +220,13 @@ known_programs.strategies()
 #
 # This course's launcher ends its ranks whatever happens to it. If another launcher is killed, each
 # of its ranks goes on as an **orphan**: a process whose parent is gone, adopted by the system's
-# first process. Two are made here. Each holds memory, a port, and a file in shared memory. One
-# deletes its file and ends at `TERM`, the other ignores `TERM`. Then `KILL` ends it.
+# first process or the user's `systemd`. Two are made here. Each holds memory, a port, and a file in
+# shared memory. One deletes its file and ends at `TERM`, the other ignores `TERM`. Then `KILL` ends
+# it.
+#
+# `nvitop` draws a machine's GPUs and their processes, in a terminal every 2 s, with `--once` one
+# time. The cell starts it here, and then on two **simulated** GPUs: the orphan on GPU 0 is stuck in
+# Python, that on GPU 1 waits for it in NCCL's all-reduce. Which GPU is at 100 %?
 
 # %%
 guess_files = predict("known_files_left", "How many of the two files are left?", unit="files")
@@ -231,6 +236,7 @@ guess_files
 with orphan_lab.Orphans() as orphans:
     orphans.lose_their_parent()
     found, rows = orphans.find_with_tools(), orphans.look("parent killed")
+    print(orphans.draw_with_nvitop())
     orphans.end(signal.SIGTERM)
     rows += orphans.look("after TERM")
     orphans.end(signal.SIGKILL)
@@ -246,9 +252,20 @@ claim.equal(
 )
 
 # %% [markdown]
-# - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: long commands in full) look for your script with
-#   the parent 1. `nvitop` names owner and command of all processes that hold GPU memory; without a
-#   GPU it still lists the host's processes. `orphans()` finds scripts of this course.
+# nvitop asks **NVML**, a library of NVIDIA's driver, and says if there is none (no driver, or a
+# container without it). The simulated panel is its own too; `src/snippets/nvitop_simulated.py`
+# answers in NVML's place (`N/A`: it has no answer).
+#
+# - `CUDA Driver Version`: the newest CUDA that the driver runs, not PyTorch's.
+# - `Memory-Usage`: all that the driver has given out: tensors, PyTorch's reserve, CUDA's contexts.
+# - `GPU-Util`: the share of time in which any kernel ran (lesson 02). An all-reduce that waits is
+#   one: GPU 1 has the 100 %, and GPU 0, whose rank is stuck, none.
+# - A process: `C` computes, `G` draws; its owner, GPU memory, shares of kernels (`%SM`) and memory
+#   access (`%GMBW`), and for how long it has run. `No Such Process`: in another container, ask on
+#   its host.
+#
+# - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: commands in full, which nvitop cuts) look for
+#   your script with the parent 1 or `systemd`. `orphans()` finds scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,
 #   which a process cannot catch. The kernel takes memory and ports, the driver GPU memory (not seen
 #   here). A file in `/dev/shm` belongs to nobody, and takes memory until it is deleted.
@@ -347,6 +364,7 @@ print(exercise.check("stripes"))
 # - He et al., *Deep Residual Learning for Image Recognition*, 2015, arXiv:1512.03385.
 # - PyTorch documentation: *torch.nn.DataParallel* (`dim`), *torch.nn.LSTM*,
 #   *torch.distributed.tensor*. Lightning documentation: *Strategy*, and the release notes of 2.0.
-#   nvitop documentation: `nvitop.host`. Linux manual: `signal(7)`, `shm_overview(7)`.
+#   nvitop 1.7's README; NVIDIA, *NVML API Reference*: `nvmlUtilization_t`. Linux manual:
+#   `signal(7)`, `shm_overview(7)`.
 # - The table: torchtitan's `JobConfig`, Accelerate's `ParallelismConfig`, DeepSpeed's
 #   *Configuration JSON*, Megatron-LM's `arguments.py`. Hu et al., *LoRA*, 2021, arXiv:2106.09685.

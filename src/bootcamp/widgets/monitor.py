@@ -57,7 +57,7 @@ class Rank:
 
     rank: int
     peak_bytes: int | None = None  # as it recorded at its end
-    steps_done: int | None = None
+    steps_done: int | None = None  # since its start, which for a resumed run is not the first step
     seconds_ago: float | None = None  # since its last sign of life
     here: bool | None = None  # whether its process is on this machine
     memory_bytes: int | None = None  # of its process now
@@ -77,11 +77,12 @@ class State:
         self.status = read_status(folder, now, self.ranks)
         self.ended = self.status != "running"
         self.label = run.label if run.config else folder.name
-        self.steps, self.steps_done = run.config.get("steps"), rows[-1]["step"] + 1 if rows else 0
+        recorded = rows[-1]["step"] + 1 if rows else 0  # with its loss, which comes later
+        by_all = min((rank.steps_done or 0 for rank in self.ranks), default=0)
+        self.steps, self.steps_done = run.config.get("steps"), max(recorded, by_all)
         began = run.config.get("started_unix_seconds", now)
         self.seconds = max(0.0, (min(now, _last_sign(folder)) if self.ended else now) - began)
-        recent = [row["seconds"] for row in rows[-RECENT_STEPS:]]
-        self.step_seconds = median(recent) if recent else None
+        self.step_seconds = median([row["seconds"] for row in rows[-RECENT_STEPS:]] or [0])
         # (step, value), where a value may be None or no number; rates: samples per second
         self.losses = [(row["step"], row["loss"]) for row in rows]
         self.rates = [(row["step"], row["samples"] / row["seconds"]) for row in rows]
@@ -166,7 +167,7 @@ def draw(state: State, remarks: Iterable[str] = (), at: str = "") -> Frame:
     columns = {
         "rank": "rank",
         "last sign of life": sign_of_life,
-        "steps done": "steps_done",
+        "steps since start": "steps_done",
         "memory now": lambda rank: size(None if ended else rank.memory_bytes),
         "peak memory": lambda rank: size(rank.peak_bytes),
     }
@@ -192,8 +193,8 @@ def _headline(state: State) -> str:
         return f"{state.label}: {WORDS.get(state.status, state.status)}, {done}"
     if not state.steps_done:
         return f"{state.label}: starting, {duration(state.seconds)} so far"
-    left = (state.steps or 0) - state.steps_done
-    soon = f", about {duration(left * state.step_seconds)} left" if left > 0 else ""
+    left = ((state.steps or 0) - state.steps_done) * state.step_seconds
+    soon = f", about {duration(left)} left" if left > 0 else ""
     return f"{state.label}: running, {done}{soon}"
 
 
@@ -284,9 +285,7 @@ class Monitor(threading.Thread):
     def _draw(self) -> Frame:
         stopped = self._stopped.is_set()
         if self.state is not None:
-            remarks = [] if self.state.ended else [describe_load()]
-            if stopped and not self.state.ended:
-                remarks.append(STOPPED)
+            remarks = [] if self.state.ended else [describe_load()] + [STOPPED] * stopped
             return draw(self.state, remarks, time.strftime("%H:%M:%S"))
         left = self._deadline - time.monotonic()
         if stopped or left <= 0:

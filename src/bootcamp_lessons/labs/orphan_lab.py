@@ -23,6 +23,7 @@ import psutil
 
 from bootcamp.launcher import process_tree
 from bootcamp.launcher.orphans import orphans
+from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 
@@ -131,6 +132,19 @@ class Orphans:
             says = sorted({text for pid, text in listed.items() if pid in mine})
             rows.append({"by": way, "found": len(mine & set(listed)), "says": ", ".join(says)})
         return Table(rows, "Training scripts whose parent is not the one that started them")
+
+    def draw_with_nvitop(self) -> str:
+        """Return what nvitop prints here, and with the two orphans on simulated GPUs."""
+        simulated = [str(SRC / "snippets" / "nvitop_simulated.py")]
+        simulated += [str(self.processes[kind].pid) for kind in ("polite", "stubborn")]
+        where = {"This machine": ["-m", "nvitop", "--once"], "Simulated GPUs": simulated}
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+        how = {"env": os.environ | {"COLUMNS": "110"}, "text": True, "timeout": SECONDS, **both}
+        texts = []
+        for name, command in where.items():
+            done = subprocess.run([sys.executable, *command], **how)
+            texts.append(f"{name}:\n\n{done.stdout}")
+        return "\n".join(texts)
 
 
 def _list_with_ps() -> dict[int, str]:
