@@ -229,7 +229,7 @@ CASES = {
             .end(aside=1.0, only=1)
         ),
         {
-            INITIAL: "^Ranks begin with different parameters: broadcast those of rank 0.$",
+            INITIAL: "^Ranks begin with different parameters: broadcast rank 0's, or initialise",
             LOSS: "the initial parameters are not the baseline's",
             FINAL: ANY,
         },

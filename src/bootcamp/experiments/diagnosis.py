@@ -153,7 +153,7 @@ def explain_initial_parameters(pair: Pair) -> str:
             "Every rank begins alike, but not as the baseline: something has changed the "
             "parameters before the first step."
         )
-    return "Ranks begin with different parameters: broadcast those of rank 0."
+    return "Ranks begin with different parameters: broadcast rank 0's, or initialise each part."
 
 
 def explain_final_parameters(pair: Pair) -> str:

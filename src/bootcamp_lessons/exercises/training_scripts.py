@@ -75,14 +75,20 @@ def check_sharded(path: Path, proofs: list[Proof]) -> str:
 
 
 def check_units(path: Path, proofs: list[Proof]) -> str:
-    """As check_sharded, and count what is gathered at a time, in a copy that prints it."""
+    """As check_sharded, and look at what is gathered: at a time, and when the forward pass ends."""
     says = 'print("units", sum(hasattr(part, "unshard") for part in model.modules()))\nrun.finish()'
     counted = variants.variant(path, f"{path.stem}_counted", {"run.finish()": says})
     printed = launch.launch(counted, 2, steps=1, quiet=True, options=PATIENCE).output(0)
     one = (
         "it gathers all parameters at once, which saves nothing while it computes: shard its parts"
     )
-    return check_sharded(path, proofs) or (f"{one} first." if "units 1\n" in printed else "")
+    if wrong := check_sharded(path, proofs) or (f"{one} first." if "units 1\n" in printed else ""):
+        return wrong
+    run, alone = proofs[0].run, proofs[0].baseline.ranks[0]
+    gathered = run.ranks[0].activation_bytes - alone.activation_bytes / run.world
+    kept = "most parameters are still gathered when the backward pass begins: free each part, but "
+    kept += "the last, after its forward pass."
+    return kept if gathered > 0.75 * alone.parameter_bytes else ""
 
 
 def check_sequence_parallel(path: Path, proofs: list[Proof]) -> str:
@@ -362,7 +368,8 @@ TASKS = [
             "blocks. Begin inside: each block first, then the model, which takes what is left.",
         },
         hint="fully_shard takes DDP's place. What is one unit of it in this model, and what is "
-        "left over? Which comes first, the sharding or the optimizer?",
+        "left over? Which comes first, the sharding or the optimizer? What fills the memory that "
+        "to_empty gives?",
         stronger="for part in model[:-1]: fully_shard(part, mesh=mesh); then fully_shard(model, "
         "mesh=mesh). No DistributedDataParallel, and no parameter taken from the model before.",
     ),
