@@ -24,10 +24,10 @@ from bootcamp_lessons.labs import known_programs
 
 SGD, ADAMW = ("sgd",), ("adamw",)
 BOTH = equality.PROVEN_WITH
-NEVER_EQUAL = ("amp",)  # 16 bits: test_one_device.py says how near it stays
 EXACT, FLOAT64 = 0.0, 1e-6  # tolerances: bit for bit, and of runs in double precision
+FP16_SGD, FP16_ADAMW, BF16_SGD, BF16_ADAMW = 1e-3, 2e-2, 5e-3, 0.1  # AdamW enlarges rounding
 MLP, LSTM, MOE = {"model": "mlp"}, {"model": "striped-lstm"}, {"model": "moe"}
-RESNET = known_programs.RESNET
+RESNET, FP16 = known_programs.RESNET, {"autocast": "float16"}
 # two steps: the second one's update has the momentum of the first; 8 samples are 8 micro-batches
 SHORT = {"steps": 2, "global_batch": 8}
 # of lessons, whose runs these are
@@ -91,11 +91,20 @@ class Case:
 
 _as_printed = partial(variant, "zero", "zero_as_printed", known_programs.print_settings())
 _counting = partial(sharding_tables.make_counting_script, "ep")
+# on a CPU oneDNN computes LSTMs, in fp16 only from AVX512-FP16 on; torch's own does it anywhere
+OWN_LSTM = {"# 2. Model": "torch.backends.mkldnn.enabled = False"}
+_own_lstm = partial(variant, "amp", "amp_own_lstm", OWN_LSTM)
 CASES = [
     # one device
     Case("gpu"),
     Case("accumulate", 1, {"micro_batches": 3}, ADAMW),
     Case("accumulate", 1, {"micro_batches": 5}, SGD),  # parts of unequal size
+    Case("amp", 1, FP16, SGD, FP16_SGD),
+    Case("amp", 1, FP16, ADAMW, FP16_ADAMW),
+    Case("amp", 1, {}, ADAMW, BF16_ADAMW),
+    Case(_own_lstm, 1, LSTM | FP16, SGD, FP16_SGD),
+    Case(_own_lstm, 1, LSTM | FP16, ADAMW, FP16_ADAMW),
+    Case(_own_lstm, 1, LSTM, SGD, BF16_SGD),
     Case("activation_checkpointing", 1, {"keep": "inputs"}, BOTH, EXACT),
     Case("activation_checkpointing", 1, {"keep": "products"}, ADAMW, EXACT),
     Case("activation_checkpointing", 1, MOE, ADAMW, EXACT),
@@ -105,6 +114,7 @@ CASES = [
     # replicas
     Case("ddp", 2),
     Case("ddp", 4, {}, ADAMW),
+    Case("ddp", 2, {**MLP, "global_batch": 512}, ("adam",)),
     Case("ddp_by_hand", 2),
     Case("ddp_options", 2, {"bucket_mb": 0.2, "bucket_view": True, "static_graph": True}),
     Case(ddp_practice.make_compiled_script, 2, {**MLP, "backend": "aot_eager"}, BOTH, clipped=True),
@@ -205,6 +215,7 @@ SETTINGS = {
     "gpt, 4 ranks": Case("", 4, SHORT, SGD),
     "lstm": Case("", 2, LSTM, SGD),
     "moe": Case("", 2, MOE, SGD),
+    "lstm, fp16": Case("", 1, LSTM | FP16, SGD, FP16_SGD, clipped=True),
     "images": Case("", 2, LESSON_04B, SGD),
     "images, 1 rank": Case("", 1, RESNET, SGD),
     "compiled": Case("", 1, {**LESSON_02C, **COMPILED}, SGD),
@@ -287,6 +298,12 @@ WRONG = r"""
 + model.set_requires_gradient_sync(share is shares[0])
 == zero: gpt: clipped unasked: losses and end
 - "gradient_clipping": 0.0,
+== amp: lstm, fp16: clipped while scaled: losses and end
+- # 2. Model
++ torch.backends.mkldnn.enabled = False
+- scaler.step(optimizer)
++ torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
++ scaler.step(optimizer)
 == mp: images, 1 rank: second half not trained: end
 - optimizer = optimizers.build(args, model.parameters())
 + optimizer = optimizers.build(args, model[:half].parameters())

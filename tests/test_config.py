@@ -42,6 +42,7 @@ def test_context_is_what_follows_from_the_flags(monkeypatch, tmp_path):
         (["--stepz", "5"], "Did you mean --steps?"),
         (["--global-bach=5"], "Did you mean --global-batch?"),
         (["--qqq"], "Unrecognized arguments: --qqq. Run with"),
+        (["--local-rank=0"], "Unrecognized arguments: --local-rank=0."),  # distributed.launch's
     ],
 )
 def test_flag_that_is_misspelt_names_the_one_that_is_meant(flags, says, capsys):

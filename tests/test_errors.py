@@ -6,6 +6,8 @@ Recorded texts are of errors that were provoked (logs/README.md).
 """
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,13 @@ def test_texts_are_explained_by_their_entry(name):
     for line in entry.pattern.splitlines():
         assert not re.search(line, ""), "matches nothing at all"
         assert any(re.search(line, text) for text in needed), f"no text needs {line}"
+
+
+def test_pip_refuses_the_options_that_built_apex_from_25_3_on():
+    release = tuple(map(int, pytest.importorskip("pip").__version__.split(".")[:2]))
+    command = [sys.executable, "-m", "pip", "install", "--global-option=--cpp_ext", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True).stderr
+    assert ("no such option: --global-option" in said) == (release >= (25, 3)), said
 
 
 def test_texts_and_entries_are_there_once_and_name_lessons_and_known_errors():

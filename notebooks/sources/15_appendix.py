@@ -24,6 +24,7 @@
 
 # %%
 import textwrap
+from importlib.util import find_spec
 
 from IPython.display import display
 
@@ -56,12 +57,16 @@ print(run_command(["python", str(spawning), "--ranks", "2"]))
 
 # %%
 old = ["python", "-m", "torch.distributed.launch", "--standalone", "--nproc-per-node", "2"]
-try:
-    print(
-        run_command([*old, str(SNIPPETS / "start_with_torchrun.py")], env={"OMP_NUM_THREADS": "1"})
-    )
-except Exception as error:
-    print(f"This version of torch no longer has it:\n{error}")
+if find_spec("torch.distributed.launch"):
+    program, one = str(SNIPPETS / "start_with_torchrun.py"), {"OMP_NUM_THREADS": "1"}
+    printed = run_command([*old, program], env=one)
+    print(printed)
+    assert "FutureWarning" in printed, "it is no longer deprecated"
+    for rank in range(2):
+        assert f"rank {rank} of 2: the ranks' numbers add up to 1" in printed, "they never met"
+        assert f"arguments: ['--local-rank={rank}']" in printed, "the flag has another form"
+else:
+    print("This version of torch no longer has it.")
 
 # %% [markdown]
 # Look at the warning, and at the arguments that the ranks got.

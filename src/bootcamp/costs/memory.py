@@ -232,8 +232,8 @@ def _script_states(model: Model, plan: Plan, rank: int) -> dict[str, float]:
     p, layers, place = plan, layers_of(model, plan, rank), plan.place_of(rank)
     shapes = [shape for layer in layers for shape in layer.shapes]
     sizes = tuple(map(prod, shapes))
-    adamw, tensors = p.optimizer == "adamw", len(shapes)
-    means = 2 if adamw else 1
+    adam, tensors = p.optimizer != "sgd", len(shapes)
+    means = 2 if adam else 1
     if p.tensor > 1:
         held = sum(layer.parameters(p.tensor) for layer in layers) / (p.sharing if p.stage else 1)
         gradients = updated = held
@@ -252,7 +252,7 @@ def _script_states(model: Model, plan: Plan, rank: int) -> dict[str, float]:
             mine = sharding.whole_tensors(sizes, p.data)[place]
             updated, tensors = sum(sizes[i] for i in mine), len(mine)
     numbers = {"parameters": held, "gradients": gradients}
-    numbers["optimizer"] = means * updated + adamw * tensors  # it counts each tensor's steps
+    numbers["optimizer"] = means * updated + adam * tensors  # it counts each tensor's steps
     return {kind: FLOAT32_BYTES * count for kind, count in numbers.items()}
 
 

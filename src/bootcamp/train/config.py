@@ -27,7 +27,7 @@ from bootcamp.train.process_end import refuse
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 TIMEOUT_SECONDS = 120.0
 LONGEST_TIMEOUT_SECONDS = 7 * 24 * 3600  # a week: torch, NCCL, gloo and DeepSpeed all accept it
-LEARNING_RATES = {"adamw": 1e-3, "sgd": 0.05}
+LEARNING_RATES = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.05}
 MODEL_PARALLEL_AXES = ("pipeline", "tensor", "context")  # their ranks train on the same samples
 
 
