@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import io
+import json
 import math
+import re
 import runpy
 import shutil
 import subprocess
@@ -19,7 +21,7 @@ from bootcamp import machine
 from bootcamp.costs import model_shapes
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
-from bootcamp.serving import artifacts
+from bootcamp.serving import artifacts, triton, versions
 from bootcamp.serving.artifacts import ModelInfo
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
 from bootcamp.train.process_end import ConfigError
@@ -238,3 +240,36 @@ def test_rows_of_the_lesson_show_what_each_broken_export_does():
     assert train > after_eval == 0
     held = [row.get("has the parameters") for row in export_lab.keep_ddp_prefix()]
     assert held[1:] == [False, True], "silently without them, and with them"
+
+
+# Triton's python backend runs any of these files
+
+
+@pytest.mark.skipif(triton.why_not() is not None, reason=f"no Triton here: {triton.why_not()}")
+def test_triton_serves_the_lstm_and_refuses_other_configurations_in_its_own_words(exported):
+    folder, model, _ = exported
+    snippet = runpy.run_path(str(SRC / "snippets/triton_configurations.py"))
+    answers = snippet["ask_triton"](folder / f"{LSTM}.ts", model)
+    lacks = ("onnxruntime", "pytorch", "tensorflow")
+    gpu = ("has kind KIND_GPU but no GPUs are available", "or unsupported gpu id 0. GPUs with")
+    says = ["2 processes, .* 40 of 40 answers are within 1e-5"]
+    says += [f"^unable to find backend library for backend '{name}', try" for name in lacks]
+    says += 2 * ["a trace makes its tensors on the CPU"] if torch.cuda.is_available() else gpu
+    says += ['failed to poll from model .*: .*has no field named "instance_groups"']
+    for (line, answer), pattern in zip(answers.items(), says, strict=True):
+        assert re.search(pattern, answer), (line, answer)
+
+
+def test_instances_on_a_gpu_take_their_own_or_say_why_not(exported, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", sys)
+    monkeypatch.setenv("COURSE_PACKAGES", str(tmp_path))
+    program = runpy.run_path(str(SRC / "serve/triton_model.py"))
+    config = json.dumps({"parameters": {"context": {"string_value": str(CONTEXT)}}})
+    args = {"model_config": config, "model_repository": tmp_path}
+    args |= {"model_instance_kind": "GPU", "model_instance_device_id": "1"}
+    for ending, why in ((".onnx", "computes on CPUs"), (".ts", "a trace makes its")):
+        number = versions.publish(tmp_path, exported[0] / f"{LSTM}{ending}")
+        with pytest.raises(ValueError, match=f"cuda:1: .*{why}"):
+            program["TritonPythonModel"]().initialize(args | {"model_version": str(number)})
+    module = program["load_graph"](exported[0] / f"{LSTM}.pt2", "meta")
+    assert {each.device.type for each in module.parameters()} == {"meta"}

@@ -21,6 +21,7 @@ import pytest
 import served_model
 
 from bootcamp.launcher import process_tree
+from bootcamp.paths import SRC
 from bootcamp.serving import (
     load_test,
     malformed,
@@ -433,4 +434,5 @@ def test_lessons_show_tritons_part_from_records_where_there_is_none(place, monke
     assert sum(row["wrong"] for row in drills) == 0
     assert "recorded on another machine" in lesson.says
     assert len(lesson.measure()) == 2
+    assert len(lesson.configurations(SRC / "snippets/triton_configurations.py")) == 7
     assert "instance_group [ { kind: KIND_" in lesson.config()

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 11 Serving
 #
-# **90 minutes**, on any machine, after lesson 07b; the *(optional)* part takes another 9, and uses
+# **90 minutes**, on any machine, after lesson 07b; the *(optional)* part takes another 10, and uses
 # what 06b explains. There NVIDIA's Triton Inference Server (not the kernel language Triton) needs
 # Linux and `make triton`; elsewhere it shows what was recorded. Everything runs on CPU cores.
 #
@@ -557,8 +557,6 @@ Table([row for row in refused if row["what is wrong"] in FIVE], "What the client
 # %%
 triton = serving_lab.Triton(PLACE, EXPORTED / "gpt.onnx", asked)
 print(triton.config())
-
-# %%
 Table(triton.measure(), triton.says)
 
 # %% [markdown]
@@ -574,6 +572,25 @@ Table(triton.drills(), triton.says)
 # while the health check reports that all is well. So watch what is *answered*. The front is there
 # because this version answers several mistakes of clients with 500, as if the server had failed,
 # and a body of a hundred thousand brackets crashes it. The front turns 500 into 503: refused.
+#
+# Its repository takes other models and formats too. Here are a StripedLSTM as TorchScript, which
+# the Python backend runs with torch, and one line of the configuration after the other:
+
+# %%
+CONFIGURATIONS = SRC / "snippets/triton_configurations.py"
+Table(triton.configurations(CONFIGURATIONS), triton.says)
+
+# %% [markdown]
+# So two instances answer at the same time, and a configuration that is refused leaves the one
+# before it serving. Triton's parser takes all lines but the last, and tells the server's log alone
+# what it has not understood.
+#
+# PyPI's Triton has no other backend than Python's; NVIDIA's containers have those for ONNX and
+# TorchScript. By Triton's documentation, `backend: "onnxruntime"` is all that changes for an
+# `.onnx` file; PyTorch's reads `model.pt`, and wants an output named `scores__0`. `gpus: [ 0, 1 ]`
+# puts `count` instances on each of these GPUs; without an `instance_group` every GPU has one. A
+# trace keeps the device on which it was made, so for GPUs `src/serve/triton_model.py` takes the
+# `.pt2` file, and moves it to its instance's own.
 #
 # ### Several devices
 #
@@ -682,5 +699,6 @@ print(exercise.check("requests_that_fit", requests_that_fit))
 #   Zhong et al.: *DistServe*, arXiv:2401.09670 (prefill and decode apart).
 # - vLLM documentation: `vllm serve`, `vllm bench serve`, *Automatic Prefix Caching*. NVIDIA, *H100*
 #   data sheet.
-# - KServe: *Open Inference Protocol*; NVIDIA: *Triton Inference Server* documentation.
+# - KServe: *Open Inference Protocol*; NVIDIA: *Triton Inference Server* documentation, *Model
+#   Configuration* and the README of its PyTorch backend.
 # - PyTorch documentation: *torch.export*, *AOTInductor*, *torch.onnx*.

@@ -5,7 +5,7 @@
 `make triton` installs it into `.venv-triton`. Its repository of models:
 
     gpt/config.pbtxt       the shapes, the batcher, the instances, the version to serve
-    gpt/1/model.onnx       the exported model
+    gpt/1/model.onnx       the exported model; model.ts and model.pt2 need the course's torch
     gpt/1/model.py         a copy of src/serve/triton_model.py, which runs it
     gpt/2/...              the next version
 
@@ -23,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections import Counter
 from pathlib import Path
@@ -88,7 +89,7 @@ parameters: {{ key: "context" value: {{ string_value: "{context}" }} }}
 
 
 class Server(server_process.Server):
-    """A running Triton with a model exported to ONNX, in a new version of a repository `folder`.
+    """A running Triton with an exported model, in a new version of a repository `folder`.
 
     settings: of `make_config`. Raises ServerFailed.
     """
@@ -137,9 +138,8 @@ class Server(server_process.Server):
     def metrics(self) -> Counter:
         """Read Triton's counters for Prometheus, summed over the loaded versions."""
         counts = Counter()
-        text = self.ask("GET", "/metrics", self.metrics_port)
         own = rf'^(\w+)\{{.*?model="{protocol.NAME}".*\}} (\S+)$'
-        for name, value in re.findall(own, text, re.MULTILINE):
+        for name, value in re.findall(own, self.ask("GET", "/metrics", self.metrics_port), re.M):
             counts[name] += float(value)
         return counts
 
@@ -185,14 +185,14 @@ def _environment() -> list[str]:
 
     With the library of another Python, even of the same version, they fail when they start.
     """
-    search = os.pathsep.join([str(ENVIRONMENT / "bin"), os.environ.get("PATH", os.defpath)])
     libraries = [read_json(READY)["python_libraries"], os.environ.get("LD_LIBRARY_PATH", "")]
     return [
         *("env", "-u", "PYTHONPATH", "-u", "PYTHONHOME"),  # they are the course's Python's
-        f"PATH={search}",
+        f"PATH={ENVIRONMENT / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         f"LD_LIBRARY_PATH={os.pathsep.join(filter(None, libraries))}",
         "PYTHONDONTWRITEBYTECODE=1",  # the repository is Triton's to read
         "OMP_NUM_THREADS=1",
+        f"COURSE_PACKAGES={sysconfig.get_path('purelib')}",  # its torch; the same Python's
     ]
 
 

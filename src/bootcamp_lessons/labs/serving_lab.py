@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from bootcamp import launch, machine
+from bootcamp import launch, machine, run_command
 from bootcamp.experiments.replay import replay
 from bootcamp.paths import LOGS, REFERENCE, SRC
 from bootcamp.records.measurement import Measurement
@@ -189,6 +189,15 @@ class Triton:
     def drills(self) -> list[dict]:
         """Run DRILLS, behind a front that checks requests."""
         return self._replay("triton_drills", self._drills)
+
+    def configurations(self, snippet: Path) -> list[dict]:
+        """Run a snippet that serves a StripedLSTM in one configuration after the other."""
+
+        def run() -> list[dict]:
+            printed = run_command(["python", str(snippet)]).splitlines()
+            return [json.loads(line) for line in printed if line.startswith("{")]
+
+        return self._replay(snippet.stem, run)
 
     @contextlib.contextmanager
     def _server(self, **settings) -> Iterator[triton.Server]:
