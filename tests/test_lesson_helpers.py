@@ -131,6 +131,18 @@ def test_ring_attention_shares_the_work_equally_in_zigzag_alone(order):
         assert sorted(record["held"]) == list(range(4)), "every block came by"
 
 
+def test_data_parallel_with_a_dataloader_ends_where_one_process_ends():
+    program = trained(excerpts.SNIPPETS / "dp_with_dataloader.py", 1)
+    held, said, *ends = excerpts.parse_printed(program)
+    if not torch.cuda.is_available():
+        assert held == {"device_ids": [], "pinned": False}
+        assert "is set as true but no accelerator is found" in said["said"][0]
+    for row in ends:
+        apart = row["first gradient apart"], row["update apart"]
+        assert min(apart) > 1e-4 if row["way"].startswith("a mean") else max(apart) < 1e-5, row
+    assert len(ends) == 3 * 3
+
+
 # Shards
 
 

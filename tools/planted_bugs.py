@@ -59,6 +59,14 @@ src/_train_accumulate.py: tests/test_checkpoint.py -k "relay and device"
 # gradients summed, not averaged
 src/_train_ddp_by_hand.py: tests/test_equality.py -k "trains and ddp_by_hand"
 -             parameter.grad /= world
+# the gradients of a replica are not added up
+src/snippets/dp_with_dataloader.py: tests/test_lesson_helpers.py -k dataloader
+- return torch.cat(outputs)
++ return torch.cat([outputs[0], *(each.detach() for each in outputs[1:])])
+# DeepSpeed's float16 is tried with a loss in float32 from the start
+src/snippets/deepspeed_as_printed.py: tests/test_lesson_helpers.py -k as_printed
+- outputs.float() if widen else outputs
++ outputs.float()
 # the embedding is no FSDP unit of its own
 src/_train_fsdp.py: tests/test_run_bytes.py -k by_kind
 - for part in model[:-1]:

@@ -264,9 +264,30 @@ guess_device_0.score(first / other, how="By formula")
 # %% [markdown]
 # ### The library itself (optional)
 #
-# Where there are two GPUs or more, `nn.DataParallel` against DDP:
+# [dp_with_dataloader.py](../src/snippets/dp_with_dataloader.py) is a program as tutorials print it:
+# `device_ids`, batches of 512 from a DataLoader with `pin_memory=True`, Adam. It splits the same
+# batches over two replicas by hand, and once with a mean for each replica. To see the library
+# itself split them takes two GPUs; there it is timed against DDP.
 
 # %%
+from IPython.display import display
+
+from bootcamp import Table
+from bootcamp_lessons import excerpts
+
+program = SRC / "snippets" / "dp_with_dataloader.py"
+held, said, *ends = excerpts.parse_printed(launch(program, 1, quiet=True))
+print(held, *said["said"], sep="\n")
+display(Table(ends, "Apart from one process, relative to its gradient and its update"))
+found = claim.at_most(
+    "dp_dataloader_by_hand",
+    "Two replicas share a DataLoader's batches, and end where one process ends, to 1e-5.",
+    max(row["update apart"] for row in ends if row["way"] == "two replicas"),
+    1e-5,
+    kind="count",
+    supported="With the wrong mean gradients are doubled. Adam all but hides it, SGD does not.",
+)
+display(found)
 flags = {"steps": 15, "global_batch": 16 * max(2, gpu_count()), "device": "cuda"}
 claim.faster(
     "dp_on_gpus",
