@@ -103,6 +103,7 @@ show_snippet("ddp_boilerplate.py")
 #   not in the first step, and `barrier()` need not guess a device.
 # - `device_ids=[local_rank]` is the device of the wrapped module; DDP moves inputs there. On a CPU
 #   module it raises. `None` is right for CPU ranks, and for a module on several devices.
+#   (`src/snippets/ddp_device_ids.py` tries each, one device on `meta`.)
 # - In the wrapper's `state_dict()` names begin with `module.`, in the model's they do not. A file
 #   with the prefix is repaired by `nn.modules.utils.consume_prefix_in_state_dict_if_present`.
 #

@@ -29,6 +29,7 @@ from bootcamp import (
     variant,
     warm_up,
 )
+from bootcamp.costs import published
 from bootcamp_lessons import allreduce_sweep, ddp_depth, ddp_practice
 from bootcamp_lessons.diagrams import ddp as diagrams
 from bootcamp_lessons.excerpts import SNIPPETS, piece
@@ -137,6 +138,9 @@ plots.show(plots.all_reduce_sweep(sweep, fitted))
 off = fitted.errors(sweep.held_out)
 print(f"held-out sizes: {off['median']:.0%} off in the median, {off['largest']:.0%} at most")
 print(f"one bucket of 25 MiB: {1e3 * fitted.predict(25 * 2**20):.1f} ms, by the fit")
+(nvlink,) = (row for row in published.table("network") if "H100" in row["link"])
+ms = 1e3 * 7 / 4 * 25 * 2**20 / (1e9 * float(nvlink["gb_s_per_gpu"]))
+print(f"eight GPUs and {nvlink['link']}: {ms:.2f} ms and alpha, by the ring's formula")
 
 # %% [markdown]
 # ## Read the measurement
@@ -379,5 +383,5 @@ print(exercise.check("late_rank", late_rank))
 # - Sanders, Speck and Träff, *Two-tree algorithms for full bandwidth broadcast, reduction and
 #   scan*, Parallel Computing 35, 2009.
 # - NVIDIA, *NCCL documentation* (Environment Variables), and *nccl-tests*, `doc/PERFORMANCE.md`,
-#   for algorithm and bus bandwidth.
+#   for algorithm and bus bandwidth. NVLink: `src/bootcamp/costs/published/network.csv`.
 # - PyTorch documentation: *torchrun (Elastic Launch)*, *Flight Recorder for Debugging Stuck Jobs*.

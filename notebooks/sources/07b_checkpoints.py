@@ -424,8 +424,9 @@ claim.larger(
 )
 
 # %% [markdown]
-# The first loss is right: it is computed before the first update. Then AdamW begins again with
-# updates of full size. The run does learn, so nobody notices.
+# The first loss is right: it is computed before the first update. With fresh means that update
+# moves each number by nearly the learning rate. With kept ones, in which changing gradients cancel,
+# it is far less. So this early the curve even lies *below* the other, and nobody notices.
 #
 # **Forgetting the loader, or the generators.** The small program again, with one line left out.
 

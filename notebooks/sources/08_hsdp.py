@@ -136,7 +136,7 @@ script_diff("hsdp")
 # One line matters: the mesh has two axes. `init_device_mesh` fills the rows with ranks one after
 # another, 0 and 1, then 2 and 3, and launchers number the ranks host by host. So a row that is as
 # long as a host *is* a host. `fully_shard` shards over the mesh's second axis and replicates over
-# its first.
+# its first. (`DeviceMesh` dates from PyTorch 2.2, not 1.13, as one reads: 1.13.1 has no such name.)
 #
 # `--shard` is the length of a row. What are `--shard 1` and `--shard 4`, with four ranks?
 #
@@ -554,6 +554,6 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 # - Narayanan et al., arXiv:2104.04473. Tensor parallelism inside a host. Brown et al.,
 #   arXiv:2005.14165. GPT-3's shape.
 # - PyTorch documentation: *torch.distributed.fsdp.fully_shard*, *DeviceMesh*,
-#   *torch.distributed.tensor.parallel*; PyTorch blog, *Maximizing training throughput using PyTorch
-#   FSDP*, 13 March 2024.
+#   *torch.distributed.tensor.parallel*; PyTorch blog, *PyTorch 2.2*, 30 January 2024, on
+#   `device_mesh`, and *Maximizing training throughput using PyTorch FSDP*, 13 March 2024.
 # - Linux manual pages: network_namespaces(7), user_namespaces(7), veth(4), tc-tbf(8), tcp(7).
