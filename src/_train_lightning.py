@@ -5,7 +5,6 @@ The same training in Lightning: its Trainer owns the processes, the wrapping and
 
 import lightning
 import torch
-from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from torch.utils.data import DataLoader
 
 from bootcamp.train import checkpoint, config, data, environment, models, optimizers, record
@@ -18,9 +17,10 @@ device = torch.device(context.device)
 trainer = lightning.Trainer(
     accelerator=device.type,
     devices=environment.local_world_size(),
+    num_nodes=environment.world_size() // environment.local_world_size(),
     strategy=args.strategy,
     # Torchrun has started the ranks.
-    plugins=TorchElasticEnvironment(),
+    plugins=lightning.fabric.plugins.environments.TorchElasticEnvironment(),
     max_epochs=1,
     barebones=True,
     # Each rank's batches are its share already.

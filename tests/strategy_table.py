@@ -14,7 +14,7 @@ from changes import read_changes
 from trained import PROOF, baseline, trained
 
 from bootcamp.experiments import equality
-from bootcamp.launcher import launch
+from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.records.runs import Run
 from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
@@ -65,7 +65,9 @@ class Case:
 
     @property
     def missing(self) -> str | None:
-        """The framework that this machine lacks, and how to get it."""
+        """The framework or the hosts that this machine lacks."""
+        if "hosts" in self.flags and (why := simulated_hosts.why_not()):
+            return f"no hosts here: {why}"
         framework = strategies.describe(self.path).framework
         if framework is None or launch.available(framework):
             return None
@@ -124,6 +126,7 @@ CASES = [
     # frameworks
     Case("horovod", 2, LESSON_05),
     Case("lightning", 2),
+    Case("lightning", 2, {"hosts": 2}),
     Case("accelerate", 2),
     # shards
     Case("zero1", 4),

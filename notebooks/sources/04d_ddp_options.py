@@ -414,8 +414,14 @@ script_diff("lightning")
 # also wraps the model, puts in a `DistributedSampler` unless told otherwise, and does what
 # `barebones=True` switches off: logging, checkpoints, progress bar. Under plain `python` a Trainer
 # with `devices=2` starts the missing process itself; under torchrun it starts none.
+#
+# `devices` are those of one host. Over several, `num_nodes` says how many there are, though
+# torchrun has told each rank. So the last runs are on two hosts, simulated as in lesson 08, with a
+# rank on each. What comes of the second, in which `num_nodes` is missing?
 
 # %%
+from bootcamp.launcher import simulated_hosts
+
 frameworks = [name for name in ("accelerate", "lightning") if available(name, fetch=True)]
 for name in {"accelerate", "lightning"} - set(frameworks):
     print(f"{name} is not installed here. The lesson goes on without it.")
@@ -423,8 +429,21 @@ settings = {**check.settings(RANKS), "optimizer": "sgd"}
 for name in frameworks:
     run = launch(name, RANKS, device=DEVICE, quiet=True, **settings)
     display(check.same_training(run, check.baseline(**settings)))
+if why := simulated_hosts.why_not():
+    print(f"There are no two hosts here: {why}")
+elif "lightning" in frameworks:
+    settings, over_two = settings | check.settings(2), {"hosts": 2, "quiet": True}
+    run = launch("lightning", 2, **over_two, **settings)
+    display(check.same_training(run, check.baseline(**settings)))
+    nodes = "num_nodes=environment.world_size() // environment.local_world_size(),"
+    forgot = variant("lightning", "lightning_one_node", {nodes: ""})
+    print(launch(forgot, 2, raises=False, **over_two, **settings).summary["error"]["message"])
 
 # %% [markdown]
+# Only the product is compared: `devices=2` alone would pass, too (with GPUs, each host needs two).
+# Under plain `python`, `num_nodes=2` starts this host's ranks and waits half an hour for the others
+# (lesson 13b): each host needs the command, with `NODE_RANK`, `MASTER_ADDR` and `MASTER_PORT`.
+#
 # What a framework adds to a step is a fixed time of Python, so it weighs more the smaller the model
 # is. You get what it does *besides*: mixed precision, logging, checkpoints, other strategies by one
 # argument. In return the averaging, the wrapping and the order of the calls are out of sight: up to
