@@ -200,8 +200,6 @@ MISTAKES = """
 == fully_sharded: final parameters apart
 - fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)
 - fully_shard(model, mesh=mesh)
-== fully_sharded: initial parameters
-- models.initialise(model, args)
 == fully_sharded: still gathered when the backward pass begins
 - fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
 + fully_shard(part, mesh=mesh, reshard_after_forward=False)

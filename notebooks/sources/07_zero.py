@@ -176,7 +176,7 @@ script_diff("fsdp")
 # %% [markdown]
 # - **Everything passed to one `fully_shard` call is gathered together.** A block is a good size.
 #   With the last call alone, the entire model would be gathered at once, and nothing saved while it
-#   computes.
+#   computes. Layers that share a matrix belong into one call (lesson 08).
 # - The head stays gathered after the forward pass, since the backward pass begins with it. The last
 #   call makes the model the **root** and takes what is left, here nothing. PyTorch leaves a root
 #   gathered by default.

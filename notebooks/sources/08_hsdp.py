@@ -146,10 +146,8 @@ script_diff("hsdp")
 # `--shard 4`: one copy, sharded over all ranks: FSDP. HSDP is everything between.
 # </details>
 #
-# Between FSDP and keeping everything gathered, `reshard_after_forward=8` keeps an eighth of the
-# parameters on each rank after the forward pass, so that the second gather stays inside a host of
-# eight. ZeRO++ keeps such a second copy (lesson 07c). (MiCS, arXiv:2205.00119, is HSDP by
-# another name.)
+# `reshard_after_forward=8` (lesson 07) keeps FSDP's second gather inside a host of eight, as ZeRO++
+# does (07c). (MiCS, arXiv:2205.00119, is HSDP by another name.)
 #
 # ## Run it
 #
@@ -218,9 +216,8 @@ plots.show(diagrams.step_seconds(free, slow, hsdp_lab.predict_link_seconds(hsdp_
 # - FSDP's mark is about three times HSDP's, since it gathers every block across the link. What an
 #   orange bar has beyond its mark is the rest: computing, copying, and what is sent inside the
 #   host.
-# - Blue bars have no mark, and bytes do not explain them. With the link open every byte is a copy
-#   in this machine's memory, and what counts as much is how many collectives a step has to wait
-#   for, while four ranks disturb each other on few cores.
+# - Blue bars have no mark: with the link open a byte is a copy in this machine's memory, and what
+#   counts as much is how many collectives a step waits for, while ranks disturb each other.
 #
 # ### Memory
 #

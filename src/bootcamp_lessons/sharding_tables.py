@@ -176,10 +176,9 @@ def compare_dependencies(found: list[dict]) -> Table:
     rows = {}
     for case in found:
         worst = max(case["apart"].values(), default=0)
-        verdict = "equal" if worst < 1e-5 else f"{worst:.2g} apart"
+        verdict = "refused" if case["error"] else "equal" if worst < 1e-5 else f"{worst:.2g} apart"
         key = {"model": case["model"], "with": ", ".join(case["with"]) or "-"}
-        row = rows.setdefault(str(key), key)
-        row[case["strategy"]] = "refused" if case["error"] else verdict
+        rows.setdefault(str(key), key)[case["strategy"]] = verdict
     caption = "Final parameters; apart: from one process's, in the distance that those have moved"
     return Table(list(rows.values()), f"{caption}; the worse of SGD and AdamW")
 

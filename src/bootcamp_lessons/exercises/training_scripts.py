@@ -79,9 +79,7 @@ def check_units(path: Path, proofs: list[Proof]) -> str:
     says = 'print("units", sum(hasattr(part, "unshard") for part in model.modules()))\nrun.finish()'
     counted = variants.variant(path, f"{path.stem}_counted", {"run.finish()": says})
     printed = launch.launch(counted, 2, steps=1, quiet=True, options=PATIENCE).output(0)
-    one = (
-        "it gathers all parameters at once, which saves nothing while it computes: shard its parts"
-    )
+    one = "it gathers all parameters at once, and saves nothing while it computes: shard its parts"
     if wrong := check_sharded(path, proofs) or (f"{one} first." if "units 1\n" in printed else ""):
         return wrong
     run, alone = proofs[0].run, proofs[0].baseline.ranks[0]
