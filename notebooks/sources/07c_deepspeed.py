@@ -216,14 +216,14 @@ if DEEPSPEED:
 # %%
 if DEEPSPEED:
     tried = excerpts.parse_printed(launch(PRINTED, 2, device="cpu", quiet=True))
-    unmoved = sum(row["before backward, 2"] == 0 for row in tried[5:])
-    display(Table(tried[:5], "Changed, beside what the rows above have changed"))
-    display(Table(tried[5:], "Parameters apart: where zero_grad is called, micro-batches a step"))
+    unmoved = sum(row["before backward, 2"] == 0 for row in tried[6:])
+    display(Table(tried[:6], "Changed, beside what the rows above have changed"))
+    display(Table(tried[6:], "Parameters apart: where zero_grad is called, micro-batches a step"))
     display(guess_fp16.score(tried[3]["steps"], within=0), guess_zero.score(unmoved, within=0))
     found = claim.equal(
         "deepspeed_zero_grad",
         "With one micro-batch a step, zero_grad beside the engine changes nothing.",
-        sum(row[where] for row in tried[5:] for where in row if where.endswith("1")),
+        sum(row[where] for row in tried[6:] for where in row if where.endswith("1")),
         0,
         kind="count",
         supported="Not even between backward and step, which would stop a torch optimizer.",
