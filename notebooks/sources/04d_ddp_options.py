@@ -477,7 +477,8 @@ for option in ("", ", find_unused_parameters=True", ", static_graph=True"):
 # The numbers after "did not receive grad" count the parameters in their order in the model.
 #
 # - `find_unused_parameters=True` searches the graph of operations after every forward pass and
-#   marks the missing parameters as ready. So each step may take a different path.
+#   marks the missing parameters as ready. So each step may take a different path. (Sharded models:
+#   lesson 08.)
 # - `static_graph=True` looks once, in the first step, and relies on it. It allows what DDP
 #   otherwise refuses, such as a parameter used twice under activation checkpointing.
 #

@@ -480,7 +480,7 @@ print(exercise.check("ranks_of_two_devices"))
 # - **Do not train on many devices this way:** of *p* devices that you pay for, one works. If only
 #   the state is too large, sharded data parallelism (07) keeps all devices busy.
 # - **Where the model is not a sequence** (the output of an early layer is used again much later),
-#   more than one tensor crosses the cut, and all of them have to be moved.
+#   more than one tensor crosses the cut, and all of them have to be moved. (Sharded: lesson 08.)
 # - **Cut by bytes if only memory counts, by time if it will become a pipeline.** Look at embedding
 #   and head first.
 #
