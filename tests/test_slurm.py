@@ -45,7 +45,7 @@ def test_hosts_are_idle_and_have_their_names(cluster):
     says = "echo $(hostname) $CUDA_VISIBLE_DEVICES"
     said = cluster.run(["srun", "-N2", "--gres=gpu:2", "bash", "-c", says])
     assert sorted(said.stdout.split("\n")) == ["", "host0 0,1", "host1 0,1"]
-    shell = cluster.run("salloc --nodelist=host0 -n2 sh -c 'hostname; srun hostname'", on="host1")
+    shell = cluster.run("salloc -w host0 -n2 sh -c 'hostname; srun hostname'", on="host1")
     assert re.findall(r"^host\d$", shell.stdout, re.M) == ["host1", "host0", "host0"]
     states = cluster.run("sinfo --Node --noheader --partition=main --format='%N %T'")
     assert [line.split()[0] for line in states.stdout.splitlines()] == ["host0", "host1"]
@@ -68,8 +68,9 @@ def test_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
 
 @needs_slurm
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: no task could have two")
-def test_task_bound_to_cores_has_one_unless_srun_is_told_again():
+def test_task_bound_to_cores_has_one_unless_srun_is_told_again(monkeypatch):
     """Release notes of Slurm 22.05: srun no longer reads SLURM_CPUS_PER_TASK."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # nproc minds it
     with slurm.Cluster(hosts=2, cpus=2, binds=True) as bound:
         says = "srun nproc; srun --cpus-per-task=2 nproc; SRUN_CPUS_PER_TASK=2 srun nproc"
         said = bound.run(f"salloc --quiet --cpus-per-task=2 sh -c '{says}'").stdout

@@ -48,11 +48,13 @@ def broken_jobs(cluster, tmp_path_factory) -> dict:
 
 
 @pytest.mark.usefixtures("broken_jobs")  # which wait meanwhile
-@pytest.mark.parametrize(("name", "optimizer"), [("ddp_srun", "sgd"), ("ddp_gpus", "adamw")])
-def test_ranks_on_two_hosts_train_as_the_baseline(name, optimizer, cluster):
-    smaller = SMALL_SITE if name == "ddp_gpus" else ()
+@pytest.mark.parametrize(
+    ("name", "optimizer", "options"),
+    [("ddp_srun", "sgd", ()), ("ddp_torchrun", "adamw", ()), ("ddp_gpus", "sgd", SMALL_SITE)],
+)
+def test_ranks_on_two_hosts_train_as_the_baseline(name, optimizer, options, cluster):
     flags = arguments({**PROOF, "optimizer": optimizer})
-    job = cluster.sbatch(jobs.find(name), *smaller, arguments=flags)
+    job = cluster.sbatch(jobs.find(name), *options, arguments=flags)
     assert job.wait(120) == "COMPLETED", job.output
     assert job.summary.startswith("COMPLETED, 4 ranks on 2 hosts")
     assert equality.same_training(job.record, equality.baseline(**PROOF, optimizer=optimizer))
@@ -63,7 +65,7 @@ def test_script_with_torchrun_that_srun_starts_trains_as_the_baseline(optimizer,
     flags = " ".join(arguments({**PROOF, "optimizer": optimizer}))
     said = cluster.run(f"{BY_HAND} {flags}", on="host1").stdout
     number = re.search(r"Granted job allocation (\d+)", said)[1]
-    run = runs.load(LOGS / f"torchrun_script-{number}")
+    run = runs.load(LOGS / f"torchrun_script-{number}.0")
     assert (run.config["processes"], run.config["hosts"]) == (4, 2)
     assert equality.same_training(run, equality.baseline(**PROOF, optimizer=optimizer))
 

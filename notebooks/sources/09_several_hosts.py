@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 09 Several hosts: launching
 #
-# **75 minutes**, after lessons 04 and 08. Needs Linux and Slurm's packages (`make cluster`);
+# **77 minutes**, after lessons 04 and 08. Needs Linux and Slurm's packages (`make cluster`);
 # elsewhere the same cells show recorded runs.
 #
-# After this lesson you can start one training on several hosts by hand and under Slurm, read a job
+# After this lesson you can start a training on several hosts by hand and under Slurm, read a job
 # file and say what each line of it starts, choose the right GPU on any host, find out which network
 # interface is used, and recognise job files that are wrong. What happens when a host fails is
 # lesson 09b.
@@ -54,17 +54,12 @@ plots.show(diagrams.rank_starters())
 #
 # In both cases the script is the one for a single host: it reads `RANK`, `LOCAL_RANK`,
 # `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. The first way in one line, with a program that only
-# prints its place:
+# prints its place. Then the list of the job's hosts, which Slurm abbreviates: `scontrol show
+# hostnames` spells them out, and the first is where the ranks will meet.
 
 # %%
 WHO = "python src/snippets/who_am_i.py | sort"
 lab.run("tasks", f"srun --nodes=2 --ntasks-per-node=2 {WHO}")
-
-# %% [markdown]
-# Slurm abbreviates the list of the job's hosts. `scontrol show hostnames` spells them out, and the
-# first is where the ranks will meet:
-
-# %%
 SPELT_OUT = "srun --nodes=2 printenv SLURM_JOB_NODELIST; scontrol show hostnames 'host[0-1]'"
 lab.run("names", SPELT_OUT)
 
@@ -73,8 +68,8 @@ lab.run("names", SPELT_OUT)
 #
 # The first question is about a line in a job file with four tasks: `srun echo task $SLURM_PROCID`.
 # The second is about twelve hosts, `host1` to `host12`, with eight ranks each: torchrun numbers the
-# ranks, and nobody has told it which host is first. The third is about the network, the fourth
-# about GPUs.
+# ranks, and nobody has told it which host is first. The others are about the network, GPUs, cores,
+# and `salloc`, which asks for hosts and gives you a shell.
 
 # %%
 from IPython.display import display
@@ -97,7 +92,19 @@ guess_cyclic = predict(
     "`rank % device_count`. How many of the 4 GPUs get a rank?",
     unit="GPUs",
 )
-display(guess_early, guess_order, guess_link, guess_cyclic)
+guess_cores = predict(
+    "hosts_cores",
+    "#SBATCH --ntasks-per-node=1 and --cpus-per-task=2, on hosts that bind each task to its cores. "
+    "In the job file: srun nproc. How many cores has the task?",
+    unit="cores",
+)
+guess_salloc = predict(
+    "hosts_salloc",
+    "On host1 you type salloc --nodelist=host0 --ntasks=3, and in its shell hostname, then srun "
+    "hostname. How many of the lines say host0?",
+    unit="lines",
+)
+display(guess_early, guess_order, guess_link, guess_cyclic, guess_cores, guess_salloc)
 
 # %% [markdown]
 # ## What changes
@@ -165,30 +172,67 @@ hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
 # With torchrun less is left to translate. This file starts a rank for each CPU core of a task.
 #
 # `--cpus-per-task` stands in it twice: since Slurm 22.05 `srun` does not take it over from
-# `sbatch`. Where tasks are bound to cores, torchrun, its ranks and their DataLoader workers would
-# share one core. Nothing fails, everything is slow.
+# `sbatch` or `salloc`. Below the file, hosts that bind each task to its cores: without it torchrun,
+# its ranks and their DataLoader workers would share one. Nothing fails, everything is slow.
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_torchrun.sbatch")
+TWICE = "unset OMP_NUM_THREADS; srun nproc; srun --cpus-per-task=2 nproc"  # nproc minds that, too
+cores = lab.bound.run("cores", f"salloc --quiet --cpus-per-task=2 sh -c '{TWICE}'").output.split()
+lab.bound.stop()
+guess_cores.score(int(cores[0]), within=0)
 
 # %% [markdown]
 # And for GPUs? These lines differ. Slurm says how many GPUs of a host the job has, and each gets a
 # rank. `--exclusive` keeps other jobs off the hosts, and `--mem=0` asks for all of their memory;
-# without it a job gets what the site gives by default. Account and partition are your site's.
+# without it a job gets what the site gives by default. Account and partition are your site's. With
+# an image in place of an environment, `srun` stays outside of it. (Pyxis adds options to `srun`;
+# where it is missing, as here, that says "unrecognized option '--container-image'".)
+#
+# `sbatch --test-only` has Slurm read a file without running it; options in the command override
+# the file's. What you did not *mean* it accepts as well: see the table.
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_gpus.sbatch", parent="src/jobs/ddp_torchrun.sbatch")
+hosts_lab.show_file("src/jobs/ddp_container.sbatch", parent="src/jobs/ddp_gpus.sbatch")
+ASK = "sbatch --test-only{} src/jobs/ddp_gpus.sbatch"
+HERE = " --partition=main", " --partition=main --gpus-per-node=2 --cpus-per-task=2"
+lab.run("test-only", "; ".join(map(ASK.format, ("", *HERE))))
+hosts_lab.misread_table()
+
+# %% [markdown]
+# ### Interactively
+#
+# `--gres=gpu:2` is the older way to say `--gpus-per-node=2`. Each host here has two.
+
+# %%
+shell = lab.run("salloc", "salloc --nodelist=host0 -n3 sh -c 'hostname; srun hostname'", on="host1")
+print(guess_salloc.score(shell.output.split().count("host0"), within=0))
+lab.run("too-many", "salloc --nodes=2 --gres=gpu:3 true", on="host1")
+
+# %% [markdown]
+# The shell runs where you typed `salloc`, usually on a login host. What you start in it without
+# `srun` runs there too: without your GPUs, and in everybody's way. (Where the site has set
+# `use_interactive_step`, a shell is on the job's first host; a command that salloc is given still
+# is not.) In the shell of `srun --pty bash` another `srun` waits until you add `--overlap`, because
+# the first has everything. And more GPUs than a host has, or GPUs where there are none, Slurm
+# refuses at once.
+#
+# For a training, `srun` starts a script on each host, with torchrun in it; it stands below.
 
 # %% [markdown]
 # ## Run it
 #
-# The same training both ways. `sbatch` submits a job and returns immediately; Slurm starts it when
+# The same training three ways. `sbatch` submits a job and returns immediately; Slurm starts it when
 # its hosts are free.
 
 # %%
 FLAGS = ("--steps", 6, "--global-batch", 12, "--optimizer", "sgd")
 jobs = {name: lab.sbatch(name, f"src/jobs/{name}.sbatch", *FLAGS) for name in hosts_lab.JOBS}
 ended = {name: job.wait() for name, job in jobs.items()}
+hosts_lab.show_file("src/jobs/torchrun_script.sh")
+BY_HAND = "salloc --nodes=2 --gres=gpu:2 srun --ntasks-per-node=1 src/jobs/torchrun_script.sh"
+ended["by hand"] = lab.train("by-hand", f"{BY_HAND} {' '.join(map(str, FLAGS))}")
 ended
 
 # %% [markdown]
@@ -221,7 +265,7 @@ lab.faster_inside(
 )
 
 # %%
-print(guess_link.score(lab.times_as_long(hosts_lab.LARGEST)))
+print(guess_link.score(lab.times_as_long()))
 plots.show(lab.figure())
 lab.costs()
 
@@ -254,14 +298,14 @@ lab.run("interfaces", f"srun --nodes=2 --label sh -c '{WHICH}' | sort")
 # %% [markdown]
 # ## Prove it
 #
-# Both ways train what one process trains, over two hosts:
+# All three train what one process trains, over two hosts:
 
 # %%
 from bootcamp import check
 
 baseline, proofs = check.baseline(steps=6, global_batch=12, optimizer="sgd"), []
 for job in ended.values():
-    assert job.end == "COMPLETED", job.output
+    assert job.end in ("COMPLETED", 0), job.output
     (run,) = job.runs
     proofs.append(check.same_training(run, baseline))
 display(*proofs)
@@ -293,7 +337,7 @@ hosts_lab.device_table([2, 2])
 
 # %%
 SEES = "sh -c 'echo LOCALID $SLURM_LOCALID sees GPU $CUDA_VISIBLE_DEVICES' | sort"
-lab.run("all-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-node=2 {SEES}")
+lab.run("all-visible", f"srun --nodes=1 --ntasks-per-node=2 --gres=gpu:2 {SEES}")
 lab.run("one-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-task=1 {SEES}")
 
 # %% [markdown]
@@ -450,8 +494,8 @@ print(exercise.check("job_agents"))
 # environment in an image and copy the data to each host's own disk. Only rank 0 writes the record;
 # checkpoints go to the shared disk. *Containers* need the host's network (Docker's `--network
 # host`; Slurm's Pyxis and Apptainer have it anyway), enough shared memory (`--shm-size`), and the
-# devices of InfiniBand. They often lack `scontrol`: expand the list of hosts before the container
-# starts.
+# devices of InfiniBand. They often lack `scontrol`: list the hosts before the container starts. How
+# to install on a cluster is in [machines for a class](../slides/kit/machines.md).
 #
 # **Before you run**: print host, RANK, LOCAL_RANK and GPU of each rank; let the first job be short;
 # measure one all-reduce between hosts, and compare it with the network's nominal rate: NVIDIA's
@@ -475,8 +519,9 @@ lab.stop()
 # %% [markdown]
 # ## Sources
 #
-# - Slurm 22.05 documentation and manual pages: *srun*, *sbatch*, *scontrol*, *Generic resource
-#   (GRES) scheduling*, *Job array support*.
+# - Slurm 22.05 release notes (`srun` and SLURM_CPUS_PER_TASK), documentation and manual pages:
+#   *srun*, *sbatch*, *salloc*, *scontrol*, *slurm.conf*, *Generic resource (GRES) scheduling*, *Job
+#   array support*.
 # - PyTorch documentation: *torchrun (Elastic Launch)*, *Rendezvous*; the order of hosts is that of
 #   torch/distributed/elastic/rendezvous/dynamic_rendezvous.py in torch 2.13.
 # - NVIDIA, *NCCL user guide*: environment variables. *GB200 NVL72*: 18 hosts in one NVLink domain.

@@ -128,9 +128,9 @@ class RecordedCluster(RecordedRuns):
             self.cluster.stop()
             self.cluster = None
 
-    def run(self, record: str, line: str) -> "Result":
-        """Run a command on the first host; display its line and output. See `on_each`."""
-        return self.on_each(record, {"host0": line})["host0"]
+    def run(self, record: str, line: str, on: str = "host0") -> "Result":
+        """Run a command on a host; display its line and output. See `on_each`."""
+        return self.on_each(record, {on: line})[on]
 
     def on_each(self, record: str, lines: dict[str, str]) -> dict[str, "Result"]:
         """Run commands on several hosts at once, and display all; no exit code is an error."""

@@ -8,6 +8,7 @@ from bootcamp.experiments import claims, replay
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE, ROOT, SRC
 from bootcamp.records.runs import Run
+from bootcamp.scripts import jobs
 from bootcamp.table import Table
 from bootcamp_lessons.diagrams import hosts
 
@@ -35,12 +36,24 @@ LOOPBACK_NAME = (
 
 
 class Lab(replay.RecordedCluster):
-    """Two hosts with Slurm and two made-up GPUs each; beside it pairs of ranks for the link."""
+    """Two hosts with Slurm and two made-up GPUs each, two that bind tasks to cores, and pairs."""
 
     def __init__(self):
         super().__init__(LESSON, hosts=2, gpus=2)
+        self.bound = replay.RecordedCluster(LESSON, hosts=2, cpus=2, binds=True)
         self.pairs = replay.RecordedRuns(LESSON, needs="hosts")
         self.sweeps: dict[str, Run] = {}
+
+    def train(self, record: str, line: str) -> replay.Result:
+        """Run a command on host1 that trains by torchrun_script.sh; return its end and the run."""
+
+        def measure() -> dict[str, replay.Result]:
+            done = self.start().run(line, on="host1", env=self._env(), raises=False)
+            runs = [Run(folder) for folder in self.folder.glob("torchrun_script-*")]
+            return {"host1": replay.Result(done.returncode, done.stdout, tuple(runs))}
+
+        print(f"host1$ {line}")
+        return self._replay(record, measure)["host1"]
 
     def faster_inside(self, name: str, sentence: str, **text) -> claims.Claim:
         """Claim that the largest all-reduce is faster inside; without hosts there is no verdict."""
@@ -68,20 +81,15 @@ class Lab(replay.RecordedCluster):
         rate = float(LINK.removesuffix("mbit")) * 1e6 / 8
         return hosts.link_sweep({w: (run, read_sweep(run)) for w, run in self.sweeps.items()}, rate)
 
-    def times_as_long(self, size: int) -> float:
-        """Return the seconds of an all-reduce over the link, divided by those inside a host."""
-        inside, across = (read_seconds(self.sweeps[where], size) for where in PLACES)
+    def times_as_long(self) -> float:
+        """Return the seconds of the largest all-reduce over the link, divided by those inside."""
+        inside, across = (read_sweep(self.sweeps[where])[-1]["seconds"] for where in PLACES)
         return across / inside
 
 
 def read_sweep(sweep: Run) -> list[dict]:
     """Read a sweep's rows, smallest size first; see src/snippets/sweep_all_reduce.py."""
     return read_json(sweep.folder / "sweep.json")["rows"]
-
-
-def read_seconds(sweep: Run, size: int) -> float:
-    """Return the seconds of a sweep's fastest call of this size."""
-    return next(row["seconds"] for row in read_sweep(sweep) if row["bytes"] == size)
 
 
 def sort_hosts(names: list[str]) -> list[str]:
@@ -121,6 +129,12 @@ def learning_rate_table(runs: tuple[Run, ...]) -> Table:
     return Table.of(runs, columns, "One job for each learning rate")
 
 
+def misread_table() -> Table:
+    """Table lines of job files for GPUs that Slurm accepts, and what they mean to it."""
+    broken = [b for b in jobs.read_broken_jobs().values() if b.of in ("ddp_gpus", "ddp_container")]
+    return Table([{"written": each.fault, "what it means": each.means} for each in broken])
+
+
 def scheduler_table() -> Table:
     """Table the files for other schedulers, and how each was checked."""
     found, rows = read_json(MANIFESTS), []
@@ -137,7 +151,7 @@ def show_file(path: str, parent: str = "") -> None:
     from IPython.display import Markdown, display
 
     text = (ROOT / path).read_text()
-    kind = {".sbatch": "bash", ".py": "python", ".yaml": "yaml"}[Path(path).suffix]
+    kind = {".sbatch": "bash", ".sh": "bash", ".py": "python", ".yaml": "yaml"}[Path(path).suffix]
     if parent:
         both = [each.splitlines(keepends=True) for each in ((ROOT / parent).read_text(), text)]
         changed = [line for line in difflib.unified_diff(*both, n=0) if line[:2] != "@@"]
