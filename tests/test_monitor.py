@@ -4,6 +4,8 @@ import _thread
 import json
 import os
 import re
+import runpy
+import sys
 import threading
 import time
 
@@ -12,7 +14,7 @@ import records
 from processes import meanwhile, until
 
 from bootcamp.launcher.launch import Options, launch
-from bootcamp.paths import REFERENCE
+from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records import summary
 from bootcamp.records.steps import Steps
 from bootcamp.widgets import monitor
@@ -180,6 +182,17 @@ def test_picture_thins_long_curves_and_escapes_names(run):
     assert monitor.POINTS / 2 < loss.count("L") < monitor.POINTS
     assert "loss at the last step: 999; from 3 to 999 so far" in drawn
     assert "<script>" not in drawn
+
+
+def test_load_of_gpus_is_what_nvml_says(monkeypatch):
+    """On the two simulated GPUs of lesson 13b, this process on the first."""
+    libnvml = pytest.importorskip("nvitop.api.libnvml")
+    monkeypatch.setattr(sys, "argv", ["", str(os.getpid())])
+    simulated = runpy.run_path(str(SRC / "snippets" / "nvitop_simulated.py"))
+    monkeypatch.setattr(libnvml, "nvmlQuery", simulated["query"])
+    monkeypatch.setattr(monitor.machine, "gpu_names", lambda: ("simulated GPU",) * 2)
+    gpus = r" GPU 0: 0 %, memory [\d.]+ [MG]B of 17.2 GB. GPU 1: 100 %, memory 0 bytes of 17.2 GB."
+    assert re.search(gpus, monitor.describe_load()), monitor.describe_load()
 
 
 # The thread

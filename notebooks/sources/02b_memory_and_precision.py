@@ -475,8 +475,8 @@ claim.larger(
 # %% [markdown]
 # ## What gives memory back (optional)
 #
-# A small program makes tensors and cleans up. "Resident" is the main memory that it holds, and it
-# asserts what its tensors hold of that (on a GPU also what PyTorch has reserved).
+# A small program makes tensors, cleans up, and asserts what its tensors still hold. "Resident" is
+# the main memory of the process.
 
 # %%
 import json
@@ -494,8 +494,7 @@ Table(moments, "One process from its start to its end, measured here")
 #   other processes. It frees no tensor, and on a CPU it does nothing.
 # - **An exception** refers to the frames that failed, and these to their tensors. IPython keeps the
 #   last one (`sys.last_value`), so after an out-of-memory error even a smaller batch may fail.
-# - **A cycle** (an object that stores its own method) waits for `gc.collect()`. What a name, a list
-#   or a kept exception still refers to, neither call frees.
+# - **A cycle** (an object that stores its own method) waits for `gc.collect()`.
 # - **Many small tensors** leave pieces. On a GPU a piece stays reserved while one tensor is in it.
 #   On a CPU the C library keeps most for later, even when all are gone, until it is told to trim.
 #

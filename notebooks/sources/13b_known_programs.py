@@ -221,12 +221,11 @@ known_programs.strategies()
 # This course's launcher ends its ranks whatever happens to it. If another launcher is killed, each
 # of its ranks goes on as an **orphan**: a process whose parent is gone, adopted by the system's
 # first process or the user's `systemd`. Two are made here. Each holds memory, a port, and a file in
-# shared memory. One deletes its file and ends at `TERM`, the other ignores `TERM`. Then `KILL` ends
-# it.
+# shared memory. One deletes its file and ends at `TERM`, the other ignores it, until `KILL`.
 #
 # `nvitop` draws a machine's GPUs and their processes, in a terminal every 2 s, with `--once` one
-# time. The cell starts it here, and then on two **simulated** GPUs: the orphan on GPU 0 is stuck in
-# Python, that on GPU 1 waits for it in NCCL's all-reduce. Which GPU is at 100 %?
+# time. The cell starts it here, and then on two **simulated** GPUs, as if the orphan on GPU 0 were
+# stuck in Python, and that on GPU 1 waited for it in NCCL's all-reduce. Which GPU is at 100 %?
 
 # %%
 guess_files = predict("known_files_left", "How many of the two files are left?", unit="files")
@@ -253,16 +252,17 @@ claim.equal(
 
 # %% [markdown]
 # nvitop asks **NVML**, a library of NVIDIA's driver, and says if there is none (no driver, or a
-# container without it). The simulated panel is its own too; `src/snippets/nvitop_simulated.py`
-# answers in NVML's place (`N/A`: it has no answer).
+# container without it). The second panel is nvitop's own too, but `nvitop_simulated.py` answers in
+# NVML's place: for GPU memory with the orphan's main memory, to most with `N/A`.
 #
 # - `CUDA Driver Version`: the newest CUDA that the driver runs, not PyTorch's.
 # - `Memory-Usage`: all that the driver has given out: tensors, PyTorch's reserve, CUDA's contexts.
 # - `GPU-Util`: the share of time in which any kernel ran (lesson 02). An all-reduce that waits is
-#   one: GPU 1 has the 100 %, and GPU 0, whose rank is stuck, none.
+#   one: GPU 1 has the 100 %, and GPU 0, whose rank is stuck, none. One that only waits draws fewer
+#   watts (`Pwr`).
+# - `Perf`: P0 is fastest. `ECC`: memory errors. `Compute M.`: whether processes may share it.
 # - A process: `C` computes, `G` draws; its owner, GPU memory, shares of kernels (`%SM`) and memory
-#   access (`%GMBW`), and for how long it has run. `No Such Process`: in another container, ask on
-#   its host.
+#   access (`%GMBW`), `TIME` since its start. `No Such Process`: ask on the container's host.
 #
 # - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: commands in full, which nvitop cuts) look for
 #   your script with the parent 1 or `systemd`. `orphans()` finds scripts of this course.

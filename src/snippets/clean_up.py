@@ -83,7 +83,7 @@ def main():
         kept = error
     gc.collect()
     torch.cuda.empty_cache()
-    note("a function failed, its exception is kept; both calls", tensors=SIZE, reserved=SIZE)
+    note("a function failed, its exception is kept; gc.collect()", tensors=SIZE, reserved=SIZE)
     del kept
     note("del of the exception", tensors=0)
 
