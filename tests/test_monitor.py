@@ -185,7 +185,6 @@ def test_picture_thins_long_curves_and_escapes_names(run):
 
 
 def test_load_of_gpus_is_what_nvml_says(monkeypatch):
-    """On the two simulated GPUs of lesson 13b, this process on the first."""
     libnvml = pytest.importorskip("nvitop.api.libnvml")
     monkeypatch.setattr(sys, "argv", ["", str(os.getpid())])
     simulated = runpy.run_path(str(SRC / "snippets" / "nvitop_simulated.py"))

@@ -120,9 +120,7 @@ def test_memory_is_given_back_as_the_snippet_says(line, instead, found, monkeypa
         segments[nbytes * many, next(numbers) // many].add(tensor := torch.ones(nbytes // 4))
         return tensor
 
-    def reserve(empty=False):
-        if empty:
-            reserved.clear()
+    def reserve():
         reserved.update(segment for segment, tensors in segments.items() if tensors)
         return sum(nbytes for nbytes, _ in reserved)
 
@@ -130,7 +128,7 @@ def test_memory_is_given_back_as_the_snippet_says(line, instead, found, monkeypa
     held = "sum(each.nbytes for each in list_tensors())"
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: eval(held, space))
     monkeypatch.setattr(torch.cuda, "memory_reserved", reserve)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: reserve(empty=True))
+    monkeypatch.setattr(torch.cuda, "empty_cache", reserved.clear)
     gc.freeze()  # nothing that is here already counts
     try:
         with pytest.raises(AssertionError, match=found) if found else contextlib.nullcontext():

@@ -258,12 +258,10 @@ claim.equal(
 # - `CUDA Driver Version`: the newest CUDA that the driver runs, not PyTorch's.
 # - `Memory-Usage`: all that the driver has given out: tensors, PyTorch's reserve, CUDA's contexts.
 # - `GPU-Util`: the share of time in which any kernel ran (lesson 02). An all-reduce that waits is
-#   one: GPU 1 has the 100 %, and GPU 0, whose rank is stuck, none. One that only waits draws fewer
-#   watts (`Pwr`).
-# - `Perf`: P0 is fastest. `ECC`: memory errors. `Compute M.`: whether processes may share it.
+#   one: GPU 1 has the 100 %, and GPU 0, whose rank is stuck, none.
+# - `Perf`: P0 is fastest. `Pwr`: watts. `ECC`: memory errors. `Compute M.`: may processes share it?
 # - A process: `C` computes, `G` draws; its owner, GPU memory, shares of kernels (`%SM`) and memory
 #   access (`%GMBW`), `TIME` since its start. `No Such Process`: ask on the container's host.
-#
 # - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: commands in full, which nvitop cuts) look for
 #   your script with the parent 1 or `systemd`. `orphans()` finds scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,
