@@ -164,6 +164,8 @@ CASES = [
     Case("tp", 2, {"sequence_parallel": True}),
     Case("tp", 2, {"kv_heads": 2, **SHORT}, SGD),  # one head of keys on each rank
     Case("tp", 4, {}, ADAMW),
+    Case("cp", 2),
+    Case("cp", 4, {"kv_heads": 2}),
     Case("striped", 2, LSTM),
     Case("striped", 4, LSTM, SGD),
     Case(_counting, 2, MOE),
@@ -332,6 +334,13 @@ WRONG = r"""
 == ddp_pp: gpt, 4 ranks: pipelines with one share: shares
 - batches = data.Batches(args, copies.get_local_rank(), copies.size())
 + batches = data.Batches(args, 0, copies.size())
+== cp: gpt, short: positions from zero: losses and end
+- model.embedding.register_forward_hook(lambda embedding, inputs, output: output[:, mine])
++ model.embedding.register_forward_pre_hook(lambda embedding, inputs: inputs[0][:, mine])
+== cp: lstm: a state that ends at the cut: losses and end
+- flags.count_parts_of_rank(context, "gpt", "context")
+- for block in model[1:-1]:
++ for block in ():
 == striped: lstm: stripes kept twice: start
 - layer.lstm.keep(range(rank * stripes, (rank + 1) * stripes))
 + layer.lstm.keep(range(stripes))
@@ -417,6 +426,7 @@ RELAYS = {
         Case("cpu"),
         Case("pp", 2, {"schedule": "interleaved"}),
         Case("tp", 2, {"sequence_parallel": True}),
+        Case("cp", 2),
         Case("ddp_pp", 4, {"micro_batches": 2}),
         Case("fsdp_tp", 4),
         Case("3d", 4, {"mesh": "2x1x2", "micro_batches": 2}),

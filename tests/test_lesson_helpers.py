@@ -123,7 +123,7 @@ def test_best_cut_has_the_cheapest_most_expensive_part():
 
 @pytest.mark.parametrize("order", ["straight", "zigzag"])
 def test_ring_attention_shares_the_work_equally_in_zigzag_alone(order):
-    """That it is plain attention, and what each way sends, lesson 06c checks."""
+    """That it is plain attention, and what each way sends, lesson 06d checks."""
     records = print_rows("context_parallel", 4, order=order)
     work = [sum(record["computed"]) for record in records]
     assert (len(set(work)) == 1) == (order == "zigzag")

@@ -27,6 +27,7 @@ MOST_LINES = {
     "3d": 40,
     "tp": 41,
     "striped": 20,
+    "cp": 17,
     "ep": 25,
     "zero1": 5,
     "fsdp_in_practice": 20,

@@ -293,7 +293,7 @@ src/jobs/ddp_srun.sbatch: tests/test_jobs.py -k known_fault
 src/snippets/layer_dependencies.py: tests/test_lesson_helpers.py -k depend
 - model.set_reduce_scatter_unused_params(unused)
 # gathered keys get the gradient of this rank's queries alone
-src/snippets/context_parallel.py: notebooks/06c_tensor_parallel.ipynb
+src/snippets/context_parallel.py: notebooks/06d_context_parallel.ipynb
 - dist.reduce_scatter(own, list(d_parts.contiguous()))
 + own.copy_(d_parts[rank])
 # the exception that keeps a tensor is not let go

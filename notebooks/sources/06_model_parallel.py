@@ -94,7 +94,7 @@ plots.show(diagrams.three_cuts())
 # | pipeline | the layers | activations and their gradients, to neighbours | may be slow | 06b |
 # | tensor | each matrix | activations, several times in each block | the fastest: NVLink | 06c |
 # | sequence, with tensor | activations between matrices | as much as tensor alone | NVLink | 06c |
-# | context | the tokens of each sample | keys and values, in each attention | fast | 06c |
+# | context | the tokens of each sample | keys and values, in each attention | fast | 06d |
 # | expert | experts of a mixture layer | tokens to experts and back, in each layer | fast | 08b |
 #
 # ## Predict

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # 06c Tensor parallelism: the matrices themselves are split
 #
-# **66 minutes** for the core, on any machine, after lessons 04 and 06. Without several GPUs each
-# rank is one CPU core, and the cells say so.
+# **66 minutes**, on any machine, after lessons 04 and 06. Without several GPUs each rank is one CPU
+# core, and the cells say so.
 #
 # After this lesson you can split a transformer block over ranks by hand and with PyTorch, say which
-# collectives that needs and how many bytes they carry, check it by counting, shrink what is left
-# with sequence parallelism, and split a long text over ranks in three ways.
+# collectives that needs and how many bytes they carry, check it by counting, and shrink what is
+# left with sequence parallelism.
 
 # %% [markdown]
 # ## The question
@@ -373,137 +373,6 @@ display(sharding_tables.list_proofs([(name, one) for name, both in proofs.items(
 adamw_too
 
 # %% [markdown]
-# ## When the text is too long: context parallelism (optional)
-#
-# So far the split was by width, except between the split parts. **Context parallelism** splits the
-# *text* everywhere: each rank has a part of the positions, in all layers. Norms and MLPs treat each
-# position by itself, so nothing changes for them. Attention looks at others: a query needs the keys
-# and values of all positions before it.
-#
-# In **ring attention** (Liu et al., 2023) the queries stay, and keys and values go round a ring. In
-# each step a rank computes attention between its queries and the keys that it holds now, and then
-# passes them on. Softmax needs the sum over *all* keys, but it can be kept as a running sum: when a
-# new block comes, what was summed before is scaled to the new total.
-
-# %%
-query, keys, values = (torch.randn(*shape, **draw) for shape in ((4,), (9, 4), (9, 4)))
-out, log_sum = torch.zeros(4, **draw), torch.tensor(float("-inf"), **draw)
-for k, v in zip(keys.chunk(3), values.chunk(3), strict=True):
-    scores = k @ query
-    new = torch.logaddexp(log_sum, scores.logsumexp(0))
-    out = out * (log_sum - new).exp() + (scores - new).exp() @ v  # the old part shrinks
-    log_sum = new
-assert torch.allclose(out, (keys @ query).softmax(0) @ values), "not the softmax over all keys"
-
-# %% [markdown]
-# The forward pass of the ring is this with `pass_on` at the end of a step. The backward pass goes
-# round once more; the gradients of keys and values travel with them, and return to their own rank.
-
-# %%
-by_context = SRC / "snippets" / "context_parallel.py"
-excerpts.piece(by_context, "class RingAttention", "        ctx.save_for_backward")
-
-# %% [markdown]
-# `pairs` leaves out blocks that the causal mask hides entirely. The text can have two orders. In
-# `straight`, rank 0 has the first quarter, rank 1 the second, and so on. In `zigzag`, the text is
-# cut into eight: rank 0 has the first and the last piece, rank 1 the second and the second to last,
-# and so on. Each rank compares its output and gradients with plain attention over the complete
-# text.
-
-# %%
-orders = {}
-for order in ("straight", "zigzag"):
-    run = launch(by_context, 4, order=order, device="cpu", quiet=True)
-    orders[order] = excerpts.parse_printed(run)
-    for rank in orders[order]:
-        assert max(rank["output_apart"], rank["gradients_apart"]) < 1e-5
-plots.show(tensor_parallel.ring(orders))
-
-# %% [markdown]
-# A dotted box is a step in which a rank has nothing to do. In straight order rank 0 is idle after
-# the first step, but the ring goes at the pace of the slowest rank, so the causal mask saves no
-# time. In zigzag order each rank has an early piece and a late one, and all have equal work.
-
-# %%
-every_rank = [rank for ranks in orders.values() for rank in ranks]
-claim.larger(
-    "ring_attention_holds_a_sixteenth_of_the_scores",
-    "Plain attention has at least 16 times the scores that a rank of the ring has at any time.",
-    sum(len(rank["tokens"]) for rank in orders["zigzag"]) ** 2,
-    max(rank["largest_scores"] for rank in every_rank),
-    by=15.99,
-    kind="count",
-)
-
-# %% [markdown]
-# Scores shrink with the square of the number of ranks, keys with the number. (Fused attention, such
-# as PyTorch's, does not store all scores on one device either. But it needs all keys there.)
-#
-# ### Three ways, and their bytes
-#
-# Two other ways are more common. Llama 3, and PyTorch's `context_parallel` by default,
-# **all-gather** keys and values before the attention and keep the zigzag order: one collective in
-# place of a ring. **Ulysses** (Jacobs et al., 2023) changes the split with an **all-to-all**, in
-# which each rank sends every other rank a different part: before the attention from parts of the
-# text to some heads of the complete text, and after it back again. So the number of heads limits
-# the number of ranks.
-
-# %%
-excerpts.piece(by_context, "def attend_to_gathered", "WAYS =")
-
-# %% [markdown]
-# All three are proved equal to plain attention, forward and backward. What do they send, if
-# gathered keys are kept for the backward pass? Of keys and values together, *K* bytes, a rank of
-# *N* has *K*/*N*. In Ulysses queries and outputs travel too, but a rank sends only its own part. In
-# the backward pass of the ring the gradients make one hop more, back to their own rank.
-
-# %%
-guess_ulysses = predict(
-    "context_ulysses",
-    "Four ranks, as many query heads as key-value heads: an all-gather and its backward send "
-    "1.5 K. How many K does Ulysses send, forward and backward together?",
-    unit="K",
-)
-guess_ulysses
-
-# %%
-from bootcamp.costs import sharding, traffic
-
-sizes = {"text": 1024, "width": 64, "heads": 8}
-rows = []
-for way in traffic.CONTEXT_WAYS:
-    for key_heads in (8, 4):
-        flags = {"way": way, "key_heads": key_heads, "order": "zigzag", **sizes}
-        said = excerpts.parse_printed(launch(by_context, 4, device="cpu", quiet=True, **flags))
-        assert max(max(r["output_apart"], r["gradients_apart"]) for r in said) < 1e-5
-        how = (way, 1024, 8, key_heads, 64, 4)
-        gloo = sum(traffic.context_bytes(*how, factors=sharding.GLOO).values())
-        counted = said[0]["forward_bytes"] + said[0]["backward_bytes"]
-        row = {"way": way, "key-value heads": key_heads, "gloo, counted MB": counted / 1e6}
-        row |= {"gloo, formula MB": gloo / 1e6}
-        rows.append(row | {"NCCL, formula MB": sum(traffic.context_bytes(*how).values()) / 1e6})
-display(excerpts.source(traffic.context_bytes))
-display(Table(rows, "Sent by a rank of four for one layer's attention, forward and backward"))
-K = traffic.keys_bytes(1024, 8, 64)
-sends = sum(traffic.context_bytes("ulysses", 1024, 8, 8, 64, 4).values())
-display(guess_ulysses.score(sends / K, how="By formula"))
-claim.equal(
-    "context_parallel_bytes",
-    "Each way sends the formula's bytes, within 1 %.",
-    max(row["gloo, counted MB"] / row["gloo, formula MB"] for row in rows) if counted else None,
-    1.0,
-    within=0.01,
-    kind="count",
-    supported="This is the one furthest above. gloo adds a few bytes to each message.",
-)
-
-# %% [markdown]
-# With many key-value heads Ulysses sends least, and less still with more ranks. With grouped-query
-# attention there are few of them: an all-gather then has little to gather, and Ulysses soon runs
-# out of heads. The ring sends most; but it is the only one that never holds the complete text, of
-# any head.
-
-# %% [markdown]
 # ## Break it
 #
 # ### First: heads that do not divide
@@ -609,26 +478,6 @@ print(exercise.start("split_the_blocks"))
 print(exercise.check("split_the_blocks"))
 
 # %% [markdown]
-# ### Third: which way? (optional)
-#
-# A long text is split over ranks. `cheapest_way(tokens, heads, key_heads, of_head, ranks, room)`
-# returns the way that sends the fewest numbers in a step, `"all-gather"`, `"ring"` or `"ulysses"`.
-# All-gather needs `room`, in numbers, for all keys and values; Ulysses needs a number of key-value
-# heads that is divisible by the ranks (other implementations copy them); the ring is always
-# possible. `of_head` is the width of a head.
-
-
-# %%
-def cheapest_way(tokens, heads, key_heads, of_head, ranks, room):
-    # your turn: return one of the three
-    ...
-
-
-print(exercise.check("cheapest_way", cheapest_way))
-
-# %% [markdown]
-# `exercise.solution("cheapest_way")` shows a solution.
-#
 # ## When to use it and when not
 #
 # **Use tensor parallelism** when
@@ -647,9 +496,9 @@ print(exercise.check("cheapest_way", cheapest_way))
 # - the number of heads is not a multiple of the number of ranks.
 #
 # Add **sequence parallelism** where a reduce-scatter and an all-gather together send no more than
-# an all-reduce, as with NCCL: less memory for the same traffic. Take **context parallelism** when
-# one text does not fit, whatever the width. Lesson 08 combines tensor parallelism with FSDP, lesson
-# 08b splits a mixture of experts.
+# an all-reduce, as with NCCL: less memory for the same traffic. When one text does not fit,
+# whatever the width, lesson 06d splits the text. Lesson 08 combines tensor parallelism with FSDP,
+# lesson 08b splits a mixture of experts.
 #
 # ## Sources
 #
@@ -657,12 +506,7 @@ print(exercise.check("cheapest_way", cheapest_way))
 #   Parallelism*, 2019, arXiv:1909.08053. f, g, the split loss.
 # - Korthikanti et al., *Reducing Activation Recomputation in Large Transformer Models*, 2022,
 #   arXiv:2205.05198. Sequence parallelism, activations by formula.
-# - Liu, Zaharia and Abbeel, *Ring Attention with Blockwise Transformers for Near-Infinite Context*,
-#   2023, arXiv:2310.01889.
-# - Jacobs et al., *DeepSpeed Ulysses: System Optimizations for Enabling Training of Extreme Long
-#   Sequence Transformer Models*, 2023, arXiv:2309.14509.
-# - Grattafiori et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783. Key and value heads;
-#   context parallelism by all-gather, with pieces from both ends of the text.
+# - Grattafiori et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783. Key and value heads.
 # - Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019. GPT-2.
 # - PyTorch documentation: *torch.distributed.tensor.parallel*, *torch.distributed.tensor*,
-#   *DeviceMesh*, *context_parallel*.
+#   *DeviceMesh*.

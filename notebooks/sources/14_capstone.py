@@ -222,7 +222,7 @@ Table([task.description for task in plan_contest.TASKS.values()], "Three tasks")
 # | `virtual` | stages of each pipeline rank (interleaved 1F1B) |
 # | `recompute` | `"none"`, `"selective"` (attention), `"selective op"` (half a layer), `"full"` |
 #
-# `context` ranks share each sequence and pass keys and values on (lesson 06c). Sequence parallelism
+# `context` ranks share each sequence and gather keys and values (lesson 06d). Sequence parallelism
 # comes with `tensor`.
 #
 # Two plans that people recommend, on hosts of 8 GPUs. **A**, as in torchtitan: matrices split

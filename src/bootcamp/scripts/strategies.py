@@ -55,6 +55,7 @@ SCRIPTS = {
         Script("3d", parent="ddp_pp"),
         Script("tp", parent="ddp"),
         Script("striped", parent="ddp", defines=("enter", "leave")),
+        Script("cp", parent="ddp", defines=("attend",)),
         Script("ep", parent="ddp", defines=("dispatch", "combine")),
         Script("fsdp_tp", parent="tp"),
         Script("zero1", parent="ddp"),

@@ -26,9 +26,7 @@ def parse_group_size(text: str) -> int:
     return size
 
 
-SHARDING = {
-    "--keep-gathered": {"action": "store_true", "help": "keep parameters till the backward pass"},
-}
+SHARDING = {"--keep-gathered": {"action": "store_true", "help": "keep parameters till backward"}}
 HYBRID_SHARDING = SHARDING | {
     "--shard": {
         "type": parse_group_size,
@@ -69,14 +67,15 @@ def check_heads(context: RunContext) -> None:
 
 
 def count_parts_of_rank(context: RunContext, model: str, parts: str) -> int:
-    """Count a rank's heads, stripes or experts of each layer. Refuses what does not divide."""
+    """Count a rank's heads, stripes, experts or positions. Refuses what does not divide."""
     args, ranks = context.args, context.mesh[-1]  # neighbours share a layer: the last axis
+    words = "positions of a text" if parts == "context" else parts
     if args.model != model:
-        refuse(f"--model {args.model}: this script divides {parts}. Say --model {model}.")
+        refuse(f"--model {args.model}: this script divides {words}. Say --model {model}.")
     count = models.shape(args)[parts]
     if count % ranks:
         refuse(
-            f"--size {args.size}: {count} {parts} do not divide over {ranks} ranks. Start a "
+            f"--size {args.size}: {count} {words} do not divide over {ranks} ranks. Start a "
             f"number of ranks that divides {count}, or take another --size."
         )
     return count // ranks

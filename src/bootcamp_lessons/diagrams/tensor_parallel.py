@@ -1,4 +1,4 @@
-"""Diagrams of lesson 06c (tensor, sequence and ring parallelism) and lesson 08 (a mesh)."""
+"""Diagrams of lessons 06c (tensor and sequence parallelism), 06d (a ring) and 08 (a mesh)."""
 
 from matplotlib.figure import Figure
 

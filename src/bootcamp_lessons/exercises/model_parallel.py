@@ -1,4 +1,4 @@
-"""Exercises of lessons 06 to 06c that are a function: cuts, schedules, split weights, context."""
+"""Exercises of lessons 06 to 06d that are a function: cuts, schedules, split weights, context."""
 
 from bootcamp.classroom.tasks import FunctionTask
 

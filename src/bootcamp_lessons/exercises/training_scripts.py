@@ -353,6 +353,22 @@ TASKS = [
         "RowwiseParallel(output_layouts=layout).",
     ),
     ScriptTask(
+        "attend_to_all",
+        task="Exercise of notebook 06d: every rank attends to the keys of its own positions "
+        "alone.\nWhat is missing between `attend` and the attention?",
+        solution="cp",
+        takes_out=(
+            "key, value = (all_gather(part, 2, dist.group.WORLD) for part in (key, value))",
+            "seen = mine[:, None] >= gathered",
+        ),
+        ranks=2,
+        errors={"name 'seen' is not defined": "`seen` says which keys each of my queries sees."},
+        hint="Which keys do my queries need, and in which order do they come? Whether a query may "
+        "see a key depends on their positions, `mine` and `gathered`, not on the rows.",
+        stronger="Gather key and value along dimension 2 with all_gather(part, 2, "
+        "dist.group.WORLD), which has a backward pass; then seen = mine[:, None] >= gathered.",
+    ),
+    ScriptTask(
         "fully_sharded",
         task="Exercise of notebook 07: make this DDP script fully sharded with FSDP2.",
         solution="fsdp",

@@ -40,8 +40,10 @@ class Attention(nn.Module):
     """Causal self-attention, (batch, context, width) -> the same shape.
 
     kv_heads: heads of keys and values, each shared by heads // kv_heads query heads: grouped-query
-    attention (Ainslie et al., 2023, arXiv:2305.13245).
+    attention (Ainslie et al., 2023, arXiv:2305.13245). `attend` may be replaced.
     """
+
+    attend = staticmethod(partial(functional.scaled_dot_product_attention, is_causal=True))
 
     def __init__(self, width: int, heads: int, kv_heads: int | None = None):
         super().__init__()
@@ -58,9 +60,7 @@ class Attention(nn.Module):
             projection(x).unflatten(-1, (-1, width_of_head)).transpose(1, 2)
             for projection in (self.query, self.key, self.value)
         )
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=self.kv_heads < self.heads
-        )
+        mixed = self.attend(query, key, value, enable_gqa=self.kv_heads < self.heads)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
