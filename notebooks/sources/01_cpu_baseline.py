@@ -6,14 +6,12 @@
 # After this lesson you can read the training script from top to bottom, predict what a training
 # step costs in arithmetic and in memory, read loss and throughput without fooling yourself, and
 # recognise a forgotten `zero_grad`.
-
-# %% [markdown]
+#
 # ## The question
 #
 # What does one training step do, what does it cost, and how would you notice that it is wrong?
 # Every later lesson is compared with the answers.
-
-# %% [markdown]
+#
 # ## The idea
 #
 # A **model** is a function with many numbers in it, its **parameters**. Here a small GPT reads
@@ -119,8 +117,7 @@ print(strategies.find("cpu").read_text())
 #
 # A script for real work also clips gradients, changes the learning rate and measures a held-out
 # loss: see *The loop of a real training*, near the end.
-
-# %% [markdown]
+#
 # ## Run it
 
 # %%
@@ -248,8 +245,7 @@ claim.equal(
 # %% [markdown]
 # Activations are most of it, since the model is tiny and the batch is not. With a large model the
 # state dominates. (The process's peak also contains Python and PyTorch's own libraries.)
-
-# %% [markdown]
+#
 # ## Prove it
 #
 # A baseline must be repeatable. The seed decides the initial parameters and the samples, and one
@@ -272,8 +268,7 @@ claim.equal(
 # small tolerance, 1e-5. It needs two things of the course's own: a gradient that is zero but for
 # rounding must not move a parameter. So AdamW's `eps` is 1e-6 (with torch's 1e-8 two *correct* runs
 # end up to 2e-5 apart), and attention has no biases, since a key's bias has such a gradient.
-
-# %% [markdown]
+#
 # ## Break it
 #
 # One line of the script is gone. It runs, it raises nothing. Would you notice without the baseline?
@@ -314,8 +309,7 @@ claim.larger(
 # their direction is wrong. A falling curve is no proof, and so this course proves every strategy
 # with *both* optimizers.
 # </details>
-
-# %% [markdown]
+#
 # ## The loop of a real training (optional)
 #
 # **Clipping** scales down a gradient that is longer than a limit: after `backward()`, before

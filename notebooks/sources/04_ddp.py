@@ -6,8 +6,7 @@
 # After this lesson you can write data parallelism by hand and with `DistributedDataParallel`, prove
 # that it trains the same model, say what it needs in memory and in bytes sent, and diagnose its
 # usual faults. What more ranks and larger batches gain is lesson 04c.
-
-# %% [markdown]
+#
 # ## The question
 #
 # One process trains on one device, and you have several. Can they share the work, be faster, and
@@ -121,8 +120,7 @@ print(run_with_torchrun("start_with_torchrun.py", ranks=2))
 # `LOCAL_RANK` is the rank within its host, here in the sense of one computer, and chooses the GPU;
 # `RANK` counts over all hosts. `launch` sets the same variables, but (on Linux) forks each rank
 # from a process that has loaded PyTorch, which saves the seconds that you have just waited.
-
-# %% [markdown]
+#
 # ## Predict
 
 # %%
@@ -202,8 +200,7 @@ plots.show(diagrams.overlap())
 # On GPUs `config.parse()` and `launch` also give each rank a device of its own. Lesson 04b writes
 # that out, and has what else people combine with DDP: saving, evaluation, gradient clipping,
 # `GradScaler`, `torch.compile`.
-
-# %% [markdown]
+#
 # ## Run it
 #
 # `trace_step` records a step with torch's profiler, for a look at it below.
@@ -328,8 +325,7 @@ claim.equal(
 # Every rank is a complete **replica**. Only the activations shrink (what the forward pass keeps for
 # the backward pass), because each rank has fewer samples. So DDP does not help with a model that is
 # too large for one device. (Not counted: DDP's buckets, another copy of the gradients.)
-
-# %% [markdown]
+#
 # ## Prove it
 #
 # DDP, and the script by hand, against the **baseline**, the same training in one process on one CPU
@@ -364,8 +360,7 @@ for name, proof in (("AdamW", adamw), ("SGD", sgd)):
 # constant factor cancels, apart from the effect of a small constant in the denominator. SGD's steps
 # are proportional to the gradient. The proof's tolerance is tight enough to reject both runs; the
 # eye sees one.
-
-# %% [markdown]
+#
 # ## Break it
 #
 # ### First: the ranks disagree
@@ -440,8 +435,7 @@ check.compare(apart, check.baseline(steps=6, global_batch=32))
 # wraps the model, so there the fault comes in later: rank 0 loads saved parameters into a model
 # that is wrapped already, or a rank changes parameters outside the optimizer.
 # </details>
-
-# %% [markdown]
+#
 # ## Exercise
 #
 # ### First: from one process to several ranks

@@ -1,13 +1,12 @@
 # %% [markdown]
 # # 04b DDP in real programs: the code around it, and what goes wrong
 #
-# **40 minutes**, on any machine, after lesson 04.
+# **34 minutes**, on any machine, after lesson 04.
 #
 # After this lesson you can write the lines that choose a rank's device, deal out a dataset,
 # evaluate over ranks exactly, save and load, clip, accumulate, use a scaler and a compiler with
 # DDP, and say what a module may return.
-
-# %% [markdown]
+#
 # ## The question
 #
 # Lesson 04 wrapped a model and trained it. The programs that people bring have more in them. Which
@@ -53,8 +52,7 @@ two = {"ranks": 2, "quiet": True}
 # | texts of unequal length | before `backward()` | a mean of means weighs tokens unequally |
 # | evaluation | `model.module`, sums and counts | ranks may have unequally many batches |
 # | a checkpoint | `model.module` on rank 0, then a barrier | no `module.` in names, no half file |
-
-# %% [markdown]
+#
 # ## Predict
 #
 # 1. One process evaluates 41 held-out samples, in five batches of 8 and a last one of 1. Somebody
@@ -136,8 +134,7 @@ script_diff("ddp_in_practice")
 # `model.compile()` compiles in place, so the parameters keep their names. The default backend,
 # inductor, writes and builds C++ or Triton code, which takes a minute on CPU ranks; `aot_eager`
 # cuts the graph in the same places and builds nothing.
-
-# %% [markdown]
+#
 # ## Run it
 #
 # The boilerplate on two CPU ranks.
@@ -149,8 +146,7 @@ print(boilerplate.output(0) + boilerplate.output(1))
 # %% [markdown]
 # Each rank loaded rank 0's parameters. On GPUs load with `map_location=device`: otherwise every
 # rank loads the tensors onto rank 0's GPU.
-
-# %% [markdown]
+#
 # ## Read the measurement
 #
 # ### Evaluation over ranks
@@ -216,8 +212,7 @@ Table(weighed, "The averaged gradient against that of one process")
 # %% [markdown]
 # With its own mean a token of rank 1 counts 232/40 = 5.8 times as much as one of rank 0, and the
 # error is as large as the gradient. With micro-batches, count the tokens of all of them first.
-
-# %% [markdown]
+#
 # ### What a module may return
 
 # %%
@@ -240,8 +235,7 @@ claim.equal(
 # lists, dictionaries and dataclasses. Behind an object of your own it finds nothing and takes all
 # parameters for unused: an error. `static_graph` relies on those outputs too, and here **there is
 # no error and nothing is averaged**. Only a proof, or a look at the ranks' parameters, shows it.
-
-# %% [markdown]
+#
 # ### GradScaler
 #
 # In 16-bit training (lesson 02b) the scaler skips a step if a gradient is infinite. It looks at the
@@ -270,8 +264,7 @@ claim.equal(
 # rank 0 makes it, and the models diverge. With FSDP2's shards (lesson 07) the scaler asks all
 # ranks. `autocast` goes around the forward pass as on one device. With clipping:
 # `scaler.unscale_(optimizer)`, clip, `scaler.step(optimizer)`.
-
-# %% [markdown]
+#
 # ### The compiler, and the order of wrapping
 #
 # Torch's compiler turns a forward pass into a graph. If that were one graph, its backward pass
@@ -299,8 +292,7 @@ claim.larger(
 # - **The last row has no graph.** The compiler begins at a function of *yours*. A plain
 #   `nn.Sequential` inside DDP has none, so nothing is compiled, and there is no warning. If it is
 #   compiled before it is wrapped, it has graphs.
-
-# %% [markdown]
+#
 # ### Accumulation and `no_sync`
 #
 # With gradient accumulation a share is cut into micro-batches, whose gradients add up (lesson 02b).
@@ -376,8 +368,7 @@ guess_seen.score(len({i for ids in forgotten.ranks[0]["sample_ids"] for i in ids
 # each rank sees only its own half of the data, always. Nothing fails and the loss falls. It shows
 # only in the ids, so look at them once in each new program.
 # </details>
-
-# %% [markdown]
+#
 # ## Exercise
 #
 # ### First: evaluate over ranks

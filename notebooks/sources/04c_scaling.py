@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04c Scaling: what more ranks gain, and what a larger batch does
 #
-# **40 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
+# **34 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
 #
 # After this lesson you can say when several ranks are slower than one process and why, measure
 # strong and weak scaling fairly, and choose a learning rate for a larger batch by experiment.

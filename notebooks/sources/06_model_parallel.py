@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 06 Model parallelism: layers over devices
 #
-# **45 minutes**, on any machine. With two GPUs the model is really cut over them. Elsewhere the cut
+# **37 minutes**, on any machine. With two GPUs the model is really cut over them. Elsewhere the cut
 # runs between CPU ranks, and the lesson says what that shows and what it cannot show.
 #
 # After this lesson you can compute the size beyond which a model no longer fits on a device, cut it

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 06d Context parallelism: one text on several ranks
 #
-# **34 minutes** for the core, on any machine, after lessons 04 and 06c. Without several GPUs each
+# **33 minutes** for the core, on any machine, after lessons 04 and 06c. Without several GPUs each
 # rank is one CPU core, and the cells say so.
 #
 # After this lesson you can split each text over ranks, say what that sends and what a rank still

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08d When a link decides
 #
-# **25 minutes**, on any machine, after lessons 08b and 08c.
+# **31 minutes**, on any machine, after lessons 08b and 08c.
 #
 # After this lesson you can say, before anything runs, whether a link limits data, tensor, expert,
 # context or pipeline parallelism, and which of a model's sizes matter for that.

@@ -8,8 +8,7 @@
 # GPU; explain why one plan is faster than another; predict what limits a training that grows from
 # 8 GPUs to 16,384; say how wrong such predictions are; and find published claims that cannot be
 # true.
-
-# %% [markdown]
+#
 # ## The question
 #
 # You get 256 H100s to train a model of 70 billion parameters. A host has 8 of them, and a network
@@ -27,8 +26,7 @@ print(plans.caption)
 # %% [markdown]
 # A **planner** has just predicted the memory and the seconds of a step for each of these plans.
 # Which of them are fast, and why? And how far can you trust a prediction?
-
-# %% [markdown]
+#
 # ## The idea
 #
 # ### The axes
@@ -70,8 +68,7 @@ forecasts.tabulate_constants("vtrain")
 # **MFU**, model FLOPs utilization, is the share of a GPU's peak that goes into operations that the
 # model needs: about 6 for each parameter and token. Operations that are repeated by recomputation
 # do not count; in **HFU**, hardware FLOPs utilization, they do.
-
-# %% [markdown]
+#
 # ## Predict
 #
 # Pencil and paper are enough for all but the second: guess that one. AdamW in mixed precision, GPUs
@@ -129,8 +126,7 @@ excerpts.source(memory.in_flight, sharding.split_by_link, step.collective_second
 # `ring_bytes` has the bytes of lesson 08. `between` and `sharing` are new: a ring leaves a host
 # over one edge, and all ranks of a host share its network. With 8 GPUs in a host and tensor ranks
 # in groups of 4, four rings of `data` leave the host side by side, one for each tensor rank.
-
-# %% [markdown]
+#
 # ## Run it
 #
 # ### What this machine can check
@@ -345,8 +341,7 @@ forecasts.tabulate_stages(traffic.kinds(shape, plan, cluster), (0, 1, 2, 7, 8, 1
 # lesson 06b). But 126 is not divisible by 16: the first and the last stage have one layer fewer,
 # and the embedding or the head instead.
 # </details>
-
-# %% [markdown]
+#
 # ## Prove it
 #
 # ### You, the planner, and a published run
@@ -374,8 +369,7 @@ Table(
 # recomputation: 520. At the peak that is 989,000 / 520 = 1,900 tokens a second. A good program
 # reaches about half of a GPU's peak: 950.
 # </details>
-
-# %% [markdown]
+#
 # ### All of them
 #
 # Each published run was left out of the fit once, and then predicted.
@@ -419,7 +413,7 @@ forecasts.worst_errors()
 # - **Nothing else like it in its stack**: the single row of its table (`mtnlg`, a production run),
 #   and ZeRO-3 over hundreds of GPUs (`ptdp_t2`).
 #
-# %% [markdown]
+#
 # ## Break it
 #
 # ### Gigabits for gigabytes
@@ -438,8 +432,7 @@ forecasts.explain_plans([slow[0], taken])
 # %% [markdown]
 # The plan for the fast network gathers all parameters for each micro-batch, and this network has an
 # eighth of the bandwidth.
-
-# %% [markdown]
+#
 # ### GPUs fail
 #
 # Any GPU's failure stops all of them. So *N* times as many GPUs fail *N* times as often. Here a
@@ -482,8 +475,7 @@ forecasts.tabulate_effective_time()
 # which rows reach that? Faster saves and faster restarts are both worth work: asynchronous saves
 # (lesson 07b), spare hosts that are ready, and a job that notices a dead rank in seconds instead of
 # waiting for a timeout (lesson 09b).
-
-# %% [markdown]
+#
 # ## When nothing fits, and harder tests (optional)
 #
 # ### Nothing fits: one change at a time
@@ -502,8 +494,7 @@ changes
 # Shorter sequences do not help: the states are too large, not the activations. The states need more
 # GPUs, or the memory of the host: **offloading** keeps the optimizer's state there, and each step
 # moves gradients and parameters over the PCIe bus.
-
-# %% [markdown]
+#
 # ### More rows held out
 #
 # Leaving out one row is the easiest test. What if half of the rows are left out, or all rows of one
@@ -515,8 +506,7 @@ forecasts.errors_left_out()
 # %% [markdown]
 # The last column is closest to your case: a stack that the planner does not know, and one run of
 # it, the **anchor**, to scale the predictions by.
-
-# %% [markdown]
+#
 # ### The scripts of this course
 #
 # Other people chose the published runs. In a recorded trial a machine was measured (products of
@@ -551,8 +541,7 @@ forecasts.llama_peaks()
 # Several stages on a rank shorten the bubble, and keep more activations than one. The paper
 # (section 3.3.2) explains why it fits all the same: its pipeline frees tensors as soon as they are
 # no longer needed. The planner does not model that.
-
-# %% [markdown]
+#
 # ## Exercises
 #
 # ### First: a plan for a slow network
