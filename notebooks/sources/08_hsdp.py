@@ -446,10 +446,10 @@ display(table, excerpts.piece(dependent, "def wrap", "def give_memory"))
 #   `low`, the others gather `high`; the sizes fit, so all get half of one and half of the other.
 #   With HSDP gradients alone are mixed, between the rows. As one unit both branches are gathered by
 #   all, and `set_reduce_scatter_unused_params` sends zeros for one that a rank did not use.
-# - **Zeros are not nothing:** what no rank uses gets a gradient of zeros, and AdamW's weight decay
-#   shrinks it. With SGD the training is equal.
+# - **Zeros are not nothing:** a branch that no rank uses gets zeros then, and AdamW's weight decay
+#   shrinks it. With SGD, or DDP, the training is equal.
 # - **On `meta`**, `to_empty` makes a parameter for each *name*. The tie is gone, whatever wraps the
-#   model, and loading both names from a checkpoint does not restore it. Tie again, then wrap.
+#   model then, and loading both names from a checkpoint does not restore it. Tie again, then wrap.
 #
 # The last message is DDP's when it is wrapped around HSDP. It begins by sending rank 0's parameters
 # to all; with parts, half of the model would be gone. Hybrid sharding averages over the replicas
