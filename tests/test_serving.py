@@ -22,14 +22,7 @@ import served_model
 
 from bootcamp.launcher import process_tree
 from bootcamp.paths import SRC
-from bootcamp.serving import (
-    load_test,
-    malformed,
-    protocol,
-    server_process,
-    triton,
-    versions,
-)
+from bootcamp.serving import load_test, malformed, protocol, server_process, triton, versions
 from bootcamp_lessons.labs import serving_lab
 
 LIMITS = protocol.Limits(batch=8, context=served_model.CONTEXT)
@@ -402,6 +395,10 @@ def test_machines_without_triton_say_so_in_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(triton, "READY", tmp_path / "none")
     monkeypatch.setattr(triton, "ENVIRONMENT", tmp_path / ".venv-triton")
     assert triton.why_not() == "there is no .venv-triton: make triton makes it"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/tritonserver").touch()
+    (tmp_path / "none").write_text(json.dumps({"triton": str(tmp_path), "python": "3.9.1 x"}))
+    assert (triton.why_not(), triton.why_not(torch=True)[:19]) == (None, "its Python is 3.9.1")
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "triton")
     hidden = "no Triton here: BOOTCAMP_WITHOUT hides it"
     with pytest.raises(server_process.ServerFailed, match=hidden):

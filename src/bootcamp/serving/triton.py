@@ -47,12 +47,14 @@ REGIONS = Path("/dev/shm")
 ID = re.compile("bootcamp-triton-[0-9a-f]+-")  # begins the names of a server's regions
 
 
-def why_not() -> str | None:
-    """Say in one sentence why this machine can't run Triton; None if it can."""
+def why_not(torch: bool = False) -> str | None:
+    """Say in one sentence why this machine can't run Triton (a model that needs torch), or None."""
     if machine.is_hidden("triton"):
         return "BOOTCAMP_WITHOUT hides it in this environment"
     if not (_programs() / "bin" / "tritonserver").exists():
         return f"there is no {ENVIRONMENT.name}: make triton makes it"
+    if torch and (python := read_json(READY)["python"])[:4] != sys.version[:4]:
+        return f"its Python is {python.split()[0]}, and torch is installed for the course's"
     return None
 
 
@@ -116,10 +118,8 @@ class Server(server_process.Server):
             "--disable-auto-complete-config",
             f"--backend-directory={_programs() / 'backends'}",
             f"--backend-config=python,shm-region-prefix-name={self.id}",
-            "--http-address=127.0.0.1",
-            f"--http-port={port}",
-            "--metrics-address=127.0.0.1",
-            f"--metrics-port={self.metrics_port}",
+            *("--http-address=127.0.0.1", f"--http-port={port}"),
+            *("--metrics-address=127.0.0.1", f"--metrics-port={self.metrics_port}"),
             "--allow-grpc=false",
             "--allow-cpu-metrics=false",
             "--exit-timeout-secs=5",  # for answers that have been begun

@@ -184,11 +184,11 @@ class Triton:
 
     def measure(self) -> list[dict]:
         """Measure the plainest and the best of SERVERS as Triton has them."""
-        return self._replay("triton_measured", self._measure)
+        return self._replay("triton_measured", self._measure, triton.why_not())
 
     def drills(self) -> list[dict]:
         """Run DRILLS, behind a front that checks requests."""
-        return self._replay("triton_drills", self._drills)
+        return self._replay("triton_drills", self._drills, triton.why_not())
 
     def configurations(self, snippet: Path) -> list[dict]:
         """Run a snippet that serves a StripedLSTM in one configuration after the other."""
@@ -197,7 +197,7 @@ class Triton:
             printed = run_command(["python", str(snippet)]).splitlines()
             return [json.loads(line) for line in printed if line.startswith("{")]
 
-        return self._replay(snippet.stem, run)
+        return self._replay(snippet.stem, run, triton.why_not(torch=True))
 
     @contextlib.contextmanager
     def _server(self, **settings) -> Iterator[triton.Server]:
@@ -231,8 +231,7 @@ class Triton:
             server.publish(other)
             return [run_drill(name, server, both) for name in DRILLS]
 
-    def _replay(self, name: str, measure: Callable[[], list[dict]]) -> list[dict]:
-        why_not = triton.why_not()
+    def _replay(self, name: str, measure: Callable[[], list[dict]], why_not: str | None):
         found = replay(
             RECORDS / f"{name}.json",
             lambda: {"machine": machine.describe(), "rows": measure()},
