@@ -242,19 +242,18 @@ def test_rows_of_the_lesson_show_what_each_broken_export_does():
     assert held[1:] == [False, True], "silently without them, and with them"
 
 
-# Triton's python backend runs any of these files
+# Triton's python backend runs each of these files
 
 
 def test_triton_serves_the_lstm_and_refuses_other_configurations_in_its_own_words(exported):
     if why := triton.why_not(torch=True):
         pytest.skip(f"no Triton here: {why}")
-    folder, model, _ = exported
     snippet = runpy.run_path(str(SRC / "snippets/triton_configurations.py"))
-    answers = snippet["ask_triton"](folder / f"{LSTM}.ts", model)
-    lacks = ("onnxruntime", "pytorch", "tensorflow")
-    gpu = ("has kind KIND_GPU but no GPUs are available", "or unsupported gpu id 0. GPUs with")
+    answers = snippet["ask_triton"](exported[0] / f"{LSTM}.ts", exported[1])
+    lacks = "^unable to find backend library for backend '{}', try specifying".format
+    gpu = ["has kind KIND_GPU but no GPUs are available", "or unsupported gpu id 0. GPUs with"]
     says = ["2 processes, .* 40 of 40 answers are within 1e-5"]
-    says += [f"^unable to find backend library for backend '{name}', try" for name in lacks]
+    says += [lacks("onnxruntime"), lacks("pytorch"), lacks("tensorflow")]
     says += 2 * ["a trace makes its tensors on the CPU"] if torch.cuda.is_available() else gpu
     says += ['failed to poll from model .*: .*has no field named "instance_groups"']
     for (line, answer), pattern in zip(answers.items(), says, strict=True):
@@ -268,9 +267,9 @@ def test_instances_on_a_gpu_take_their_own_or_say_why_not(exported, monkeypatch,
     config = json.dumps({"parameters": {"context": {"string_value": str(CONTEXT)}}})
     args = {"model_config": config, "model_repository": tmp_path}
     args |= {"model_instance_kind": "GPU", "model_instance_device_id": "1"}
-    for ending, why in ((".onnx", "computes on CPUs"), (".ts", "a trace makes its")):
-        number = versions.publish(tmp_path, exported[0] / f"{LSTM}{ending}")
-        with pytest.raises(ValueError, match=f"cuda:1: .*{why}"):
+    for ending, why in (("onnx", "this ONNX Runtime computes"), ("ts", "a trace makes its")):
+        number = versions.publish(tmp_path, exported[0] / f"{LSTM}.{ending}")
+        with pytest.raises(ValueError, match=f"cuda:1: {why}"):
             program["TritonPythonModel"]().initialize(args | {"model_version": str(number)})
     module = program["load_graph"](exported[0] / f"{LSTM}.pt2", "meta")
     assert {each.device.type for each in module.parameters()} == {"meta"}

@@ -5,9 +5,9 @@ the python backend of PyPI's nvidia-pytriton, with ONNX Runtime, in an environme
 `.venv-triton` (they need numpy 1). Exit code 3 where this machine can't have it, with a sentence
 that says why. Standard library only.
 
-Of PyTriton itself nothing is used: its packages stay out, and with them 120 MB. The python backend
-starts a program that embeds Python, built for each version of it, so this Python's shared library
-has to be there.
+Of PyTriton itself nothing is used: its packages stay out, and with them 120 MB. PyPI's tritonserver
+is bindings alone, without the server. The python backend starts a program that embeds Python, built
+for each version of it, so this Python's shared library has to be there.
 """
 
 import json
