@@ -189,7 +189,9 @@ def draw_throughput(make):
         make_crowded(make, 555.0),
         make("ddp_by_hand", 8, 1200.0, device="cuda"),
     ]
-    yield plots.throughput(*several), "800 samples/s (700 to 850)"
+    yield plots.throughput(*several), "800 samples/s (700 to 850) on 2 cores"
+    shared = plots.throughput(make("cpu", 1), make("ddp", 2, shared=True))
+    yield shared, "torch 2.99.0; measured here, some on shared cores."
     name = " with a name that goes on" * 4
     yield plots.throughput(*(make("ddp", n, cpu=f"Processor {n}{name}") for n in (1, 2))), name
     twins = [make("model_parallel", 2, 99.0 * n, 32 * n, device="cuda") for n in range(1, 9)]

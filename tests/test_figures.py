@@ -257,6 +257,9 @@ def test_runs_with_one_label_are_told_apart(make_run):
         "cpu, 1 rank (CPU), run 1",
         "cpu, 1 rank (CPU), run 2",
     ]
+    axes = ({"pipeline": 2, "data": 1}, {"pipeline": 1, "data": 2})
+    along = ["ddp, 2 ranks (CPU), 2 along pipeline", "ddp, 2 ranks (CPU), 2 along data"]
+    assert name_runs([make_run(mesh=mesh) for mesh in axes]) == along
     names = name_runs([make_run(), make_run(cpu="Other")])
     assert [name.rpartition(", ")[2] for name in names] == ["measured here", "recorded"]
 

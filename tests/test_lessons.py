@@ -46,6 +46,15 @@ def test_lesson_has_its_parts(path):
     assert headings[-1] == "Sources"
 
 
+STRATEGIES = ["cpu", "dp", "ddp", "horovod", "mp", "pp", "tp", "fsdp", "hsdp", "ep", "3d"]
+
+
+@pytest.mark.parametrize("script", STRATEGIES)
+def test_lesson_on_a_strategy_plots_throughput(script):
+    (path,) = (each.notebook for each in lessons.lessons().values() if script in each.scripts)
+    assert "plots.show(plots.throughput(" in "\n".join(read_cells(path, "code"))
+
+
 def test_appendix_asks_for_nothing_and_comes_last():
     assert sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))[-1:] == APPENDIX
     assert journal.list_things_to_do(APPENDIX[0]) == ([], [])

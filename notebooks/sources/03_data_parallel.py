@@ -109,7 +109,8 @@ script_diff("dp_by_hand")
 # %% [markdown]
 # ## Run it
 #
-# Two replicas, on two cores if there are two. In step 5 the profiler notes when each operation ran.
+# Two replicas, and two ranks of DDP beside them, on two cores if there are two. In step 5 the
+# profiler notes when each operation ran.
 
 # %%
 from bootcamp import machine
@@ -118,6 +119,8 @@ same = {"steps": 15, "global_batch": 32, "trace_step": 5}
 alone = launch("cpu", 1, **same)
 threads = {"replicas": 2, "cores_per_rank": min(2, len(machine.cores())), "device": "cpu"}
 by_hand = launch("dp_by_hand", 1, **threads, **same)
+ddp = launch("ddp", 2, device="cpu", **same)
+plots.show(plots.throughput(alone, by_hand, ddp))
 plots.show(dataparallel.phases(by_hand))
 
 # %% [markdown]
@@ -212,7 +215,6 @@ claim.faster(
 # %%
 from bootcamp.costs import memory
 
-ddp = launch("ddp", 2, device="cpu", quiet=True, **small)
 sent = [rank["sent_bytes_per_step"] for rank in ddp.ranks]
 copied = 2 * (2 - 1) * alone.ranks[0]["parameter_bytes"]  # out, and gradients back
 claim.equal(

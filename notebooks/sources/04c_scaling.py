@@ -143,10 +143,10 @@ from bootcamp.table import Table
 
 print(guess_tokens.score(1, how="By formula"))
 h100 = hardware.gpu("H100")
-F = h100.peak * h100.reached  # in its best product; links at peak
+F = h100.peak * h100.reached  # in its best product
 links = {"NVLink, in one host": 450e9, "8 network cards of 400 Gbit/s": 400e9, "1 such card": 50e9}
 rows = [{"links of a host": name, "tokens": round(2 * F / W)} for name, W in links.items()]
-Table(rows, "H100s: tokens on a rank from which the backward pass hides the averaging")
+Table(rows, "H100s, links at nominal rates: tokens on a rank that hide the averaging")
 
 # %% [markdown]
 # Over hosts a ring passes each host once and can use all its network cards. Convolutions, which use

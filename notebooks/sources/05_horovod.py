@@ -213,12 +213,10 @@ guess_taken.score(float(replay.read_printed_lines(fresh)[0]))
 # they find each other.
 
 # %%
-from bootcamp import runs
-
 loud = {**same, "quiet": False, "start": "horovodrun"}
 run = horovod.launch("horovod", "horovod", RANKS, **loud)
 ddp = horovod.launch("ddp", "ddp", RANKS, **same)
-runs.table(base, ddp, run)
+plots.show(plots.throughput(base, ddp, run))
 
 # %% [markdown]
 # ## Read the measurement

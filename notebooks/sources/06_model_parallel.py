@@ -64,15 +64,28 @@ plots.show(diagrams.memory_needs(memory.course_gpt_needs(), memory.gpu_memory())
 # %% [markdown]
 # ## The idea
 #
+# Cut the model in the middle: the first half of its layers is on one device, the second half on
+# another of the same kind. The batch stays the same.
+
+# %%
+from bootcamp import predict
+
+guess_speed = predict(
+    "model_parallel_speed",
+    "A layer split over two devices: how many times as fast as one?",
+    "times",
+)
+guess_speed
+
+# %% [markdown]
 # Three ways to cut one model over two devices. The lower half shows which device works when.
 
 # %%
 plots.show(diagrams.three_cuts())
 
 # %% [markdown]
-# - **Layers** (this lesson): the first half of the layers is on one device, the second half on
-#   another. The output of the first half, its **activations**, moves to the second device; in the
-#   backward pass the gradient of these activations comes back.
+# - **Layers** (this lesson): the output of the first half, its **activations**, moves to the second
+#   device; in the backward pass the gradient of these activations comes back.
 # - **Pipeline** (06b): the same cut, but the batch comes in parts.
 # - **Matrices** (06c, tensor parallelism): every layer is cut, and each device computes a part of
 #   its result.
@@ -99,19 +112,6 @@ plots.show(diagrams.three_cuts())
 #
 # ## Predict
 #
-# The model is cut in the middle, over two devices of the same kind. The batch stays the same.
-
-# %%
-from bootcamp import predict
-
-guess_speed = predict(
-    "model_parallel_speed",
-    "A layer split over two devices: how many times as fast as one?",
-    "times",
-)
-guess_speed
-
-# %% [markdown]
 # A block outputs `width` numbers for each byte of text.
 
 # %%
@@ -222,13 +222,16 @@ print(guess_speed.score(1 / found.effect))
 found
 
 # %% [markdown]
-# Data parallelism puts the same two devices to work at the same time.
+# Data parallelism puts the same two devices to work at the same time. In the cut, `pp`, one of its
+# two cores waits.
 
 # %%
+data_parallel = trial("ddp", 2, **on_cores)
+plots.show(plots.throughput(one_core, split, data_parallel()))
 claim.faster(
     "model_parallel_or_data",
     "Two data-parallel ranks are over 1.1 times as fast as two ranks with half the layers each.",
-    trial("ddp", 2, **on_cores),
+    data_parallel,
     halves,
     by=1.1,
     otherwise="Averaging gradients, or ranks that share a core, may have cost the gain.",

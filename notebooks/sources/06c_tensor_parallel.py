@@ -196,15 +196,13 @@ counting = sharding_tables.make_counting_script("tp")
 script_diff(counting, parent="tp")
 
 # %%
-from bootcamp import runs
-
 proofs = {
     "tensor parallel": check.prove(counting, RANKS, **PROVEN),
     "sequence parallel": check.prove(counting, RANKS, sequence_parallel=True, **PROVEN),
 }
 (_, adamw), (_, adamw_too) = proofs.values()
 alone, split, sequence = adamw.baseline, adamw.run, adamw_too.run
-runs.table(alone, split, sequence)
+print("final loss:", *(f"{run.losses[-1]:.5f}" for run in (alone, split, sequence)))
 
 # %% [markdown]
 # The model is tiny, and a step has 28 collectives. Each collective has a fixed cost and makes the
@@ -212,17 +210,22 @@ runs.table(alone, split, sequence)
 # parallelism pays off with blocks that are thousands wide: for a token a block computes 72·*h*²
 # FLOP over *N* ranks, and each of them sends 4 times 2(*N*-1)/*N* · 2*h* bytes in 16 bits. With *F*
 # FLOP/s and *W* bytes/s, computing takes longer from **h = 2/9 · (N-1) · F/W** on. Eight H100 at
-# 795 TFLOP/s, their best measured: 2,748 over NVLink's 450 GB/s, 24,733 over a network card's 50.
+# 795 TFLOP/s, their best measured: about 2,750 over NVLink's nominal 450 GB/s, 24,700 over a
+# network card's 50.
 
 # %%
 from bootcamp import trial
 
 small = {"device": DEVICE, "steps": 8, "global_batch": 4}
+data_parallel, tensor = (trial(name, 2, **small) for name in ("ddp", "tp"))
+by_part = trial("tp", 2, sequence_parallel=True, **small)
+one = trial("gpu" if DEVICE == "cuda" else "cpu", 1, **small)
+plots.show(plots.throughput(*(run() for run in (one, data_parallel, tensor, by_part))))
 claim.faster(
     "tensor_parallel_loses_to_ddp_when_small",
     "With 4 samples a step, two ranks train this small model faster with DDP than with TP.",
-    trial("ddp", 2, **small),
-    trial("tp", 2, **small),
+    data_parallel,
+    tensor,
 )
 
 # %% [markdown]

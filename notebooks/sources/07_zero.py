@@ -476,7 +476,8 @@ from bootcamp.costs import hardware
 
 h100 = hardware.gpu("H100")
 F, W = h100.peak * h100.reached, 8 * 50e9
-print(f"all cards of a host {F / W:,.0f} tokens, one card {F / 50e9:,.0f}, NVLink {F / 450e9:,.0f}")
+print(f"Tokens at nominal rates: one card {F / 50e9:,.0f}, all of a host {F / W:,.0f}, ", end="")
+print(f"NVLink {F / 450e9:,.0f}")
 guess_tokens.score(F / W, how="By formula")
 
 # %% [markdown]
@@ -491,11 +492,13 @@ guess_tokens.score(F / W, how="By formula")
 from bootcamp import trial
 
 small = {"device": "cpu", "global_batch": 4, "steps": 8}
+one, *two = (trial(*how, **small) for how in (("cpu", 1), ("ddp", 2), ("zero1", 2), ("fsdp", 2)))
+plots.show(plots.throughput(*(run() for run in (one, *two))))
 claim.faster(
     "zero_ddp_is_faster_while_it_fits",
     "With 4 samples a step, two ranks train this model, which fits, faster with DDP than FSDP.",
-    trial("ddp", 2, **small),
-    trial("fsdp", 2, **small),
+    two[0],
+    two[-1],
     otherwise="Few or busy cores can hide the waiting for each block's parameters.",
 )
 

@@ -205,11 +205,12 @@ claim.equal(
 # ### Seconds
 #
 # On the slow link a step takes at least as long as its bytes need: bytes divided by rate, the black
-# mark.
+# mark. (Hatched: the ranks share cores, so this is not the speed of four devices.)
 
 # %%
 free, slow = lab.by_name(None), lab.by_name(hsdp_lab.LINK)
 print(guess_factor.score(slow["FSDP"].seconds_per_step / slow["HSDP"].seconds_per_step))
+plots.show(plots.throughput(*slow.values()))
 plots.show(diagrams.step_seconds(free, slow, hsdp_lab.predict_link_seconds(hsdp_lab.LINK)))
 
 # %% [markdown]

@@ -179,16 +179,16 @@ script_diff("ep")
 # ## Run it
 #
 # A variant that also counts the collectives of one step, with both optimizers. Each run is compared
-# with one process.
+# with one process. The bars are runs that count nothing.
 
 # %%
-from bootcamp import runs
-
 MOE = {"model": "moe", "device": DEVICE}
 proofs = check.prove(sharding_tables.make_counting_script("ep"), RANKS, **MOE, **SETTINGS)
-split, alone = proofs[1].run, proofs[1].baseline
+split = proofs[1].run
 replicated = launch("ddp", RANKS, optimizer="adamw", quiet=True, **MOE, **SETTINGS)
-runs.table(alone, replicated, split)
+timed = {**MOE, "steps": 8, "global_batch": 32, "quiet": True}
+baseline = launch("gpu" if DEVICE == "cuda" else "cpu", 1, **timed)
+plots.show(plots.throughput(baseline, *(launch(each, RANKS, **timed) for each in ("ddp", "ep"))))
 
 # %% [markdown]
 # ## Read the measurement
@@ -241,7 +241,7 @@ print(
 print(f"one all-to-all {once / 1e6:.0f} MB, a step {step / 1e9:.1f} GB")
 computing = 6 * mixtral.matrix_parameters * 4096 / (0.4 * hardware.gpu("H100").peak)
 print(f"an H100 computes for {computing:.2f} s, at 40 % of its peak; on the way, with 8 ranks:")
-for link, W in (("NVLink", 450e9), ("a card of 400 Gbit/s for each GPU", 50e9)):
+for link, W in (("NVLink at its nominal rate", 450e9), ("a card of 400 Gbit/s for each GPU", 50e9)):
     print(f"{step * 7 / 8 / W:.3f} s over {link}")
 
 # %% [markdown]

@@ -2,8 +2,8 @@
 # # 08c Three axes at once: would you notice a bug?
 #
 # **70 minutes**, on any machine, after lessons 06b, 06c and 08. The ranks are CPU cores, even where
-# there are GPUs. Eight of them share your cores, so this lesson proves and counts, and times
-# nothing.
+# there are GPUs. Eight of them share your cores, so this lesson proves and counts, and claims
+# nothing about speed.
 #
 # After this lesson you can lay out a mesh of three axes and say what each rank holds and sends
 # along each of them, shard the stages of a pipeline, and find bugs of composed strategies that
@@ -149,7 +149,8 @@ claim.equal(
 # Rank 0 holds more than a quarter of the model, since three things are not split: the embedding,
 # the norms, and the biases that are added after the sum over ranks.
 #
-# The kernel counts the bytes that a rank writes to its connections. Along one axis at a time:
+# The kernel counts the bytes that a rank writes to its connections. Along one axis at a time, with
+# the speed beside one process and all eight ranks. (Where ranks share cores it is no device's.)
 
 # %%
 alone = {
@@ -161,6 +162,7 @@ tensor, data = (alone[axis].ranks[0]["sent_bytes_per_step"] for axis in ("tensor
 if tensor and data:
     print(guess_sent.score(tensor / data))
 display(sent)
+plots.show(plots.throughput(one_process, *alone.values(), run))
 claim.equal(
     "axes_sent_alone",
     "Along each axis alone a rank sends what the formula says.",

@@ -15,8 +15,10 @@
 # Compare two times of a step: a rank computes at *F* operations a second, and sends at *W* bytes a
 # second. Their ratio, computing over sending, is above 1 where a link can keep up. *F* is what the
 # GPU reaches while it computes, here in its best measured product. *W* depends on who sends what.
-# Inside an NVLink domain it is NVLink's nominal rate. Between domains a ring leaves each host once,
-# through all its cards (lesson 04e); in an all-to-all each GPU has its own card alone.
+# Inside an NVLink domain it is NVLink's nominal rate, 450 GB/s. (A collective reaches less: 80 % on
+# A100s, so published runs below count with 360 for an H100; `gpus.csv`.) Between domains a ring
+# leaves each host once, through all its cards (lesson 04e); in an all-to-all each GPU has its own
+# card alone.
 #
 # | axis | computes | meanwhile, or in between, sends |
 # |---|---|---|
@@ -41,8 +43,8 @@ from bootcamp_lessons import communication, excerpts
 warm_up()
 guess_width = predict(
     "communication_width",
-    "Over NVLink's 450 GB/s eight tensor ranks compute longer than they send from a width of 2,746 "
-    "on (lesson 06c). From which width do 16, in a larger NVLink domain?",
+    "Over NVLink's 450 GB/s eight tensor ranks compute longer than they send from a width of about "
+    "2,750 on (lesson 06c). From which width do 16, in a larger NVLink domain?",
     unit="numbers",
 )
 guess_inner = predict(
@@ -136,11 +138,11 @@ communication.more_tokens()
 # %% [markdown]
 # ## Read the measurement
 #
-# A ratio of 1 is where it begins. The ratio *r* limits the share of the time that is spent
-# computing. If sending and computing go on at the same time, the limit is *r* below 1, and 1 above
-# it. If a rank computes first and then sends, it is *r*/(1 + *r*). Such a bound is called a
-# **roofline** (lesson 02). Here are the runs of this machine and published ones under it, each with
-# its GPU's and its link's rates.
+# With *C* seconds of computing and *S* of sending, *r* = *C*/*S*, a step takes at least max(*C*,
+# *S*) if both go on at once, and *C* + *S* if a rank computes first and then sends. So the share of
+# computing is at most min(*r*, 1), or *r*/(1 + *r*). Such a bound is called a **roofline** (lesson
+# 02). Here are the runs of this machine and published ones under it, each with its GPU's and its
+# link's rates.
 
 # %%
 display(guess_slow.score(sum(ratio < 1 for ratio in fsdp), within=0, how="By formula"))
@@ -160,7 +162,9 @@ claim.larger(
 
 # %% [markdown]
 # - **FSDP.** Not the link keeps published runs below the roof, but attention, small matrices and
-#   the optimizer. A run far right and low has a problem that a faster network would not solve.
+#   the optimizer. A run far right and low has a problem that a faster network would not solve. Left
+#   of 1 there are at most runs of this machine, under the dashed roof: the solid one's slope is
+#   arithmetic that no run here tests.
 # - **Tensor ranks** reach little where blocks are narrow.
 # - **Pipelines.** With few micro-batches the roof is low. With more, each is smaller and may be
 #   computed less efficiently.

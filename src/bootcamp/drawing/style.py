@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from bootcamp import quietness
 from bootcamp.drawing.palette import COLOURS, GREY, INK
+from bootcamp.records.measurement import SHARED
 from bootcamp.records.runs import Run
 
 SMALL, FOOT = 12, 11  # points
@@ -115,13 +116,19 @@ def describe_origins(runs) -> list[str]:
     """Return a sentence for each machine that the runs are from: ranks, device, torch, how."""
     groups = {}
     for run in runs:
-        where, _, how = run.origin.rpartition("; ")
-        groups.setdefault((where, device_word(run)), []).append((run, how))
+        where, _, how = run.origin.removesuffix(f" on {SHARED}").rpartition("; ")
+        groups.setdefault((where, device_word(run)), {})[run] = how
     return [
-        f"{_describe_ranks([run for run, _ in group], word)} on {where}; "
-        f"{', '.join(dict.fromkeys(how for _, how in group))}."
+        f"{_describe_ranks(list(group), word)} on {where}; {_describe_ways(group)}."
         for (where, word), group in groups.items()
     ]
+
+
+def _describe_ways(group: dict[Run, str]) -> str:
+    """Say how runs were measured: "measured here, some on shared cores"."""
+    shared = [run for run in group if run.shared_cores]
+    some = f"{', some' if len(shared) < len(group) else ''} on {SHARED}" if shared else ""
+    return ", ".join(dict.fromkeys(group.values())) + some
 
 
 def _describe_ranks(runs, word: str) -> str:

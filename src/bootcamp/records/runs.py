@@ -196,10 +196,11 @@ def name_runs(runs) -> list[str]:
         for name in [*SETTINGS, *run.config.get("own_flags", [])]:
             if any(twin.config.get(name) != run.config.get(name) for twin in twins):
                 words.append(f"{name.replace('_', ' ')} {run.config.get(name)}")
+        if any(twin.config.get("mesh") != run.config.get("mesh") for twin in twins):
+            words += [f"{n} along {axis}" for axis, n in run.config["mesh"].items() if n > 1]
         if any(twin.measured_here != run.measured_here for twin in twins):
             words.append("measured here" if run.measured_here else "recorded")
-        if run.status != "ok":
-            words.append(run.status)
+        words += [run.status] if run.status != "ok" else []
         names.append(", ".join(words))
     return [
         f"{name}, run {names[: index + 1].count(name)}" if names.count(name) > 1 else name

@@ -66,8 +66,7 @@ def _draw_differences(axes, runs) -> str:
     for position, run in enumerate(runs[1:], start=1):
         rows = [row for row in run.steps if row.step in first]
         if not rows:
-            words = f"{run.label} has no step in common with {runs[0].label}"
-            raise ValueError(f"{words}: leave it out.")
+            raise ValueError(f"{run.label} has no step in common with {runs[0].label}: drop it.")
         distances = [abs(row.loss - first[row.step]) for row in rows]
         known += [each for each in distances if math.isfinite(each)]
         few = len(rows) <= MANY_STEPS
@@ -91,10 +90,9 @@ def _notes(runs) -> tuple[str, ...]:
     """Name each run whose loss stops being a number, and say if another text was trained on."""
     notes = []
     for run, name in zip(runs, name_runs(runs), strict=True):
-        steps = [row.step for row in run.steps if not math.isfinite(row.loss)]
-        if steps:
-            words = f"the loss is not a number in {len(steps)} steps, from {steps[0]}."
-            notes.append(f"{name}: {words}")
+        bad = [row.step for row in run.steps if not math.isfinite(row.loss)]
+        if bad:
+            notes.append(f"{name}: the loss is not a number in {len(bad)} steps, from {bad[0]}.")
     if any(run.other_corpus for run in runs):
         notes.append("Trained on an earlier text: your own runs have other losses.")
     return tuple(notes)

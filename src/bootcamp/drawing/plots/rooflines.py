@@ -151,8 +151,7 @@ def communication_roofline(table) -> Figure:
         shown |= {line.get_label(): line for line in axes.get_lines()}
     panels[0].set_ylabel("reached (a rank alone: 1)")
     legend(figure, shown.values())
-    said = "{axis}, {name}: {reached:.2f} at {ratio:.2f}"
-    says = "; ".join(said.format(**row) for row in table)
+    says = "; ".join("{axis}, {name}: {reached:.2f} at {ratio:.2f}".format(**row) for row in table)
     runs = [row["run"] for row in table if row["run"]]
     sources = "; ".join(sorted({row["source"] for row in table if not row["run"]}))
     note = "Hollow: published, as a share of the GPU's best matrix product. Filled: measured."

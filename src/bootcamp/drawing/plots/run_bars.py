@@ -1,6 +1,7 @@
 """Figures with a bar for each run: speed, share of the peak, bytes sent, memory."""
 
 import math
+import textwrap
 
 from matplotlib.figure import Figure
 
@@ -10,7 +11,7 @@ from bootcamp.drawing.style import SMALL, begin, device_word, finish, legend, st
 from bootcamp.records.runs import Run, name_runs
 from bootcamp.records.steps import Record
 from bootcamp.records.summary import summarize_steps
-from bootcamp.units import flops, number, size, three_digits
+from bootcamp.units import cores, flops, number, size, three_digits
 
 THICK = 0.55  # of a run's only bar
 WHISKER = {"ecolor": BLACK, "capsize": 6, "error_kw": {"elinewidth": 2.5, "capthick": 2.5}}
@@ -27,25 +28,19 @@ def check(runs, ended_well: bool = True) -> None:
     for run in runs:
         if not isinstance(run, Run):
             raise TypeError(f"expected runs one after another (*runs), given {type(run).__name__}")
+        name = run.folder.name
         if ended_well and run.status != "ok":
-            raise ValueError(
-                f"{run.folder.name} ended with status {run.status}, expected ok. "
-                "Launch it again, or leave it out."
-            )
+            raise ValueError(f"{name} ended with status {run.status}, expected ok: leave it out.")
         if ended_well and not run.ranks:
-            raise ValueError(f"{run.folder.name} holds no record of a rank: launch it again.")
+            raise ValueError(f"{name} holds no record of a rank: launch it again.")
         if not run.steps or None in run.losses:
-            raise ValueError(
-                f"{run.folder.name} recorded no losses: it ended before its first step, or was a "
-                "rehearsal without numbers (device meta). Launch it on a device, or leave it out."
-            )
+            why = "it ended before its first step, or was a rehearsal (device meta)"
+            raise ValueError(f"{name} recorded no losses: {why}. Leave it out.")
 
 
 def check_same(runs, value, what: str, advice: str = "Draw the others in a figure of their own."):
     """Raise ValueError unless value(run) is the same for all runs; what: "on one machine"."""
-    found = {}
-    for run in runs:
-        found.setdefault(value(run), run)
+    found = {value(run): run for run in runs}
     if len(found) > 1:
         given = ", ".join(f"{number(key)} ({run.label})" for key, run in found.items())
         raise ValueError(f"the runs don't fit: expected all {what}, given {given}. {advice}")
@@ -60,21 +55,25 @@ def check_settings(runs, *settings: str) -> None:
 
 @styled
 def throughput(*runs: Run) -> Figure:
-    """Draw samples per second after warm-up: the median, and the quartiles as its error bar."""
+    """Draw samples per second after warm-up: median and quartiles, beside the first run's."""
     check(runs)
-    figure, axes = begin("Training speed, all ranks together", _height(runs))
+    figure, axes = begin("Training speed, all ranks together", _height(runs, 0.85))
     says = []
     for row, (run, name) in enumerate(zip(runs, name_runs(runs), strict=True)):
-        measured = summarize_steps(run.steps)
-        samples, tokens = measured["samples_per_second"], measured["tokens_per_second"]["median"]
+        samples = summarize_steps(run.steps)["samples_per_second"]
         median, low, high = (samples[key] for key in ("median", "q25", "q75"))
         spread = {"xerr": [[median - low], [high - median]], **WHISKER}
         charts.run_bar(axes, row, median, run, height=THICK, **spread)
         words = f"{number(median)} samples/s"
-        _write_value(axes, row, high, words, f"{number(tokens)} tokens/s")
-        says.append(f"{name} {words} ({number(low)} to {number(high)})")
-    _name_axes(axes, name_runs(runs), "samples per second")
+        used = min(run.world * run.config["cores_per_rank"], run.config["machine"]["cores"])
+        where = f" on {cores(used)}" if device_word(run) == "CPU" else ""
+        _write_value(axes, row, high, words, f"{number(run.tokens_per_second)} tokens/s{where}")
+        says.append(f"{name} {words} ({number(low)} to {number(high)}){where}")
+    _name_axes(axes, name_runs(runs), "samples per second", width=32)
     note = "Bar: median of the steps after warm-up. Line: from the first quartile to the third."
+    if runs[1:]:
+        axes.axvline(runs[0].samples_per_second, color=BLACK, linestyle="--", linewidth=2)
+        note += " Dashed: the first bar."
     says = f"Median (quartiles): {'; '.join(says)}."
     return finish(figure, runs, says, (note, *charts.shared_note(runs)))
 
@@ -96,8 +95,8 @@ def achieved(*runs: Run, peak_flops_per_second: float) -> Figure:
     figure, axes = begin("How much of the machine's arithmetic the training uses", _height(runs))
     says, right = [], 115.0  # where the axes end
     for row, (run, name) in enumerate(zip(runs, name_runs(runs), strict=True)):
-        cores = run.config["machine"]["cores"] // run.config["cores_per_rank"]
-        devices = max(1, cores) if run.oversubscribed else run.world
+        most = run.config["machine"]["cores"] // run.config["cores_per_rank"]
+        devices = max(1, most) if run.oversubscribed else run.world
         peak = devices * peak_flops_per_second
         share = 100 * run.achieved_flops_per_second / peak
         charts.run_bar(axes, row, share, run, height=THICK)
@@ -107,8 +106,7 @@ def achieved(*runs: Run, peak_flops_per_second: float) -> Figure:
         right = max(right, share / (0.95 - 0.03 * len(label)))  # the label ends before the margin
         charts.margin(axes, row, words)
         says.append(f"{name} {label} ({words})".replace("\n", " "))
-    what = "% of the floating-point operations per second of a matrix multiply"
-    _name_axes(axes, name_runs(runs), what)
+    _name_axes(axes, name_runs(runs), "% of a matrix multiply's FLOP/s")
     axes.set_xlim(0, right)
     axes.axvline(100, color=BLACK, linestyle="--", linewidth=2)
     charts.above(axes, 100, 1, "matrix multiply", up=5, xycoords=axes.get_xaxis_transform())
@@ -176,8 +174,7 @@ def _bars(run: Run, name: str) -> list[tuple[str, Record, str]]:
     shown = {f", rank {rank.rank} of {run.world}": rank for rank in run.ranks}
     alike = len({tuple(_bytes_by_kind(rank).values()) for rank in run.ranks}) == 1
     if alike and len(run.ranks) > 4:
-        fullest = max(run.ranks, key=lambda rank: rank.peak_bytes)
-        shown = {f", each of {run.world} ranks": fullest}
+        shown = {f", each of {run.world} ranks": max(run.ranks, key=lambda rank: rank.peak_bytes)}
     ranks = f", {run.world} ranks"
     return [(name.replace(ranks, which), rank, device_word(run)) for which, rank in shown.items()]
 
@@ -194,11 +191,12 @@ def _write_value(axes, row: float, x: float, words: str, below: str = "") -> Non
         charts.beside(axes, x, row, below, up=-10, bbox=charts.WHITE, fontsize=SMALL)
 
 
-def _name_axes(axes, labels: list[str], xlabel: str, unit=three_digits) -> None:
+def _name_axes(axes, labels: list[str], xlabel: str, unit=three_digits, width: int = 99) -> None:
     """Name the rows and the axis, whose values `unit` writes; leave room right of the bars."""
     words = [label.replace(" (", "\n(", 1) if len(label) > 20 else label for label in labels]
+    words = ["\n".join(textwrap.fill(line, width) for line in each.split("\n")) for each in words]
     charts.rows(axes, words, beside=max(0.6, 1.5 - len(labels) / 2))  # a bar alone stays a bar
-    axes.set(xlim=(0, 1.5 * axes.dataLim.x1 or 1), xlabel=xlabel)
+    axes.set(xlim=(0, 1.55 * axes.dataLim.x1 or 1), xlabel=xlabel)
     axes.xaxis.set_major_formatter(lambda value, _: unit(value))
     axes.xaxis.get_major_locator().set_params(nbins=5)
     axes.grid(axis="x")

@@ -82,10 +82,7 @@ def _check_comparable(runs, kind: str) -> None:
     pairs = [(run.strategy, run.world) for run in runs]
     for strategy, world in pairs:
         if pairs.count((strategy, world)) > 1:
-            raise ValueError(
-                f"{strategy} was given more than once with {world} rank(s): expected one run of a "
-                "strategy for each number of ranks. Leave the others out."
-            )
+            raise ValueError(f"{strategy} was given more than once with {world} rank(s): drop one.")
 
 
 def _group_by_strategy(runs) -> dict[str, list[Run]]:
