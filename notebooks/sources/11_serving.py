@@ -106,11 +106,8 @@ guess_bytes
 guess_closed = predict(
     "serving_closed", "One client asks in a closed loop. What is p99?", unit="ms"
 )
-guess_closed
-
-# %%
 guess_open = predict("serving_open", "In an open loop, what is p99?", unit="ms")
-guess_open
+display(guess_closed, guess_open)
 
 # %% [markdown]
 # Sixteen clients ask, each in a closed loop.
@@ -552,7 +549,8 @@ Table([row for row in refused if row["what is wrong"] in FIVE], "What the client
 # ### Triton
 #
 # **Triton Inference Server** is NVIDIA's server: a *repository* of models with a configuration for
-# each, instances, a dynamic batcher, metrics, versions. Here its Python backend runs ONNX Runtime.
+# each, instances, a dynamic batcher, metrics, versions. A *backend* runs the model: here Python's,
+# which calls ONNX Runtime.
 
 # %%
 triton = serving_lab.Triton(PLACE, EXPORTED / "gpt.onnx", asked)
@@ -573,8 +571,8 @@ Table(triton.drills(), triton.says)
 # because this version answers several mistakes of clients with 500, as if the server had failed,
 # and a body of a hundred thousand brackets crashes it. The front turns 500 into 503: refused.
 #
-# Its repository takes other models and formats too. Here are a StripedLSTM as TorchScript, which
-# the Python backend runs with torch, and one line of the configuration after the other:
+# The same backend runs other models and formats: here a StripedLSTM as TorchScript, the format
+# before `torch.export`. Then one line of its configuration after the other is replaced:
 
 # %%
 CONFIGURATIONS = SRC / "snippets/triton_configurations.py"
