@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from trained import baseline, trained
+from trained import baseline, shared, trained
 
 from bootcamp import machine
 from bootcamp.costs import memory, model_shapes, plans, sharding, traffic
@@ -50,15 +50,23 @@ def test_megatron_holds_and_sends_what_the_formulas_say():
 def test_lightnings_strategies_train_what_the_bare_script_trains():
     """As recorded with the version at hand: what ran, and what was refused in whose words."""
     found = json.loads(known_programs.LIGHTNING.read_text())
-    if launch.available("lightning"):
-        assert found["lightning"] == version("lightning"), "record them anew"
     rows = {row["name"]: row for row in found["rows"]}
-    assert list(rows) == list(known_programs.STRATEGIES)
+    *names, half = known_programs.STRATEGIES
+    assert list(rows) == names
     ran = {name for name, row in rows.items() if "refusal" not in row}
     assert ran == {"ddp", "ddp_spawn", "ddp_fork", "ddp_notebook"}
     assert all(rows[name]["processes"] == 2 and rows[name]["loss_apart"] < 1e-5 for name in ran)
     refused = {name: row["refusal"] for name, row in rows.items() if name not in ran}
     assert all(re.match(r"(Value|Runtime)Error: \w", text) for text in refused.values())
+    if launch.available("lightning"):
+        assert found["lightning"] == version("lightning"), "record them anew"
+        with shared():  # the lesson's run
+            live = known_programs.run_strategies()
+        assert "waiting for clients. 1/2 clients joined" in live.pop(half)["refusal"]
+        assert live.keys() == rows.keys() - {"ddp_spawn"}
+        for name, row in live.items():
+            assert row.pop("loss_apart") < 1e-5
+            assert row.items() <= rows[name].items(), name
 
 
 def test_orphans_are_drawn_by_nvitop_and_ended_by_an_error_in_their_block_too():

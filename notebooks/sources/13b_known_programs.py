@@ -200,19 +200,20 @@ sharding_tables.list_proofs(proofs)
 # %% [markdown]
 # ## Lightning's strategies (optional)
 #
-# Behind most names is a script of this course. This table is a record (`lightning.json` in
-# `logs/reference/13b_known_programs/`), since each start imports Lightning, which takes 10 to 20 s.
-# The last column has how far the losses were from those of `_train_ddp.py`, or the error of what
-# did not run.
+# Behind most names is a script of this course. Here `lightning_strategies.py` of `src/snippets`
+# gives each name to a Trainer without GPUs. (*ddp_spawn* is a record: its ranks import Lightning
+# again, which takes 10 to 20 s.) The last column has how far the losses of SGD and AdamW were from
+# the baseline's, or why nothing was trained.
 
 # %%
-known_programs.strategies()
+known_programs.strategies(here=True)
 
 # %% [markdown]
 # - Started by plain `python`, a Trainer starts the other ranks. *ddp* runs the command line again,
 #   so code above the Trainer runs in each rank. *ddp_spawn* imports the file again, and needs `if
 #   __name__ == "__main__"`. *ddp_fork* works in a notebook, as long as CUDA is not in use.
 # - *fsdp* and *deepspeed* ask for GPUs, though both libraries train on CPU ranks (07, 07c).
+# - `num_nodes=2` waited for a second host: here for seconds, by default for half an hour.
 # - *horovod* multiplied the learning rate by the number of ranks (lesson 04d).
 
 # %% [markdown]

@@ -1,11 +1,13 @@
 """Lessons 07c and 13b: programs from elsewhere as variants of scripts, and their tables."""
 
 import json
+import re
 from pathlib import Path
 
 from bootcamp.costs import sharding, traffic
 from bootcamp.costs.model_shapes import course_model, layers
-from bootcamp.launcher.launch import launch
+from bootcamp.experiments import equality
+from bootcamp.launcher.launch import Options, available, launch
 from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
@@ -13,6 +15,7 @@ from bootcamp.table import Table
 from bootcamp_lessons import excerpts, sharding_tables
 
 BUILD_LINE = "model = models.build(args).to(device)"
+MLP = {"model": "mlp", "steps": 4, "global_batch": 12}
 # ResNet-50 in float64: BatchNorm magnifies rounding. The fewest steps whose update has a momentum.
 RESNET = {"model": "resnet50", "dtype": "float64", "steps": 2, "global_batch": 8}
 LIGHTNING = REFERENCE / "13b_known_programs" / "lightning.json"
@@ -28,6 +31,7 @@ STRATEGIES = {
     "deepspeed_stage_3": ("ZeRO-3", "_train_zero.py"),
     "dp": ("nn.DataParallel; removed in 2.0", "_train_dp.py"),
     "horovod": ("Horovod, learning rate times ranks; removed in 2.0", "_train_horovod.py"),
+    "ddp, num_nodes=2": ("waits for the ranks of a second host", "_train_lightning.py"),
 }
 BUCKET_LINE = '"reduce_bucket_size": 2**20,'
 BUCKETS = ('"allgather_bucket_size": 2**20,', '"overlap_comm": False,')
@@ -135,13 +139,29 @@ def save_as_deepspeed() -> Path:
     return variant("zero", "zero_saves", SAVING)
 
 
-def strategies() -> Table:
-    """Table Lightning's strategies: the idea, the course's bare script, the recorded result."""
+def run_strategies() -> dict[str, dict]:
+    """Run all but ddp_spawn: how far their losses are from the baseline's, or the refusal."""
+    found, options = {}, Options(framework="lightning")
+    run = launch(excerpts.SNIPPETS / "lightning_strategies.py", 1, quiet=True, options=options)
+    for said in excerpts.parse_printed(run):
+        row = found.setdefault(said["name"], {"name": said["name"], "loss_apart": 0.0})
+        row |= {key: said[key] for key in ("processes", "refusal") if key in said}
+        if losses := said.get("losses"):
+            alone = equality.baseline(**MLP, device="cpu", optimizer=said["optimizer"]).losses
+            apart = (abs(a - b) for a, b in zip(losses, alone, strict=True))
+            row["loss_apart"] = max(*apart, row["loss_apart"])
+    return found
+
+
+def strategies(here: bool = False) -> Table:
+    """Table Lightning's strategies as recorded; here: run them where Lightning is installed."""
     found, rows = json.loads(LIGHTNING.read_text()), []
-    for row in found["rows"]:
-        idea, script = STRATEGIES[row["name"]]
-        result = row.get("refusal", "").partition(". ")[0]
-        result = result or f"{row['processes']} processes, losses {row['loss_apart']} apart"
-        rows.append({"strategy": row["name"], "idea": idea, "here": script, "on two CPUs": result})
+    measured = run_strategies() if here and available("lightning", fetch=True) else {}
+    for name, row in ({each["name"]: each for each in found["rows"]} | measured).items():
+        result = re.split(r"\. (?=[A-Z])", row.get("refusal", ""))[0]
+        result = result or f"{row['processes']} processes, losses {row['loss_apart']:.1g} apart"
+        idea, script = STRATEGIES[name]
+        rows.append({"strategy": name, "idea": idea, "here": script, "on two CPUs": result})
     where = f"recorded on {found['machine']['cpu']}, Lightning {found['lightning']}"
-    return Table(rows, f"Trainer(strategy=..., accelerator='cpu', devices=2): {where}")
+    where = f"run here; ddp_spawn {where}" if measured else where
+    return Table(rows, f"Trainer(strategy=..., accelerator='cpu'): {where}")
