@@ -9,7 +9,7 @@ import json
 
 from matplotlib.figure import Figure
 
-from bootcamp.costs import memory, pipeline_schedules, sharding
+from bootcamp.costs import memory, pipeline_schedules, published, sharding
 from bootcamp.drawing.style import describe_origins
 from bootcamp.paths import REFERENCE, shown
 from bootcamp.records.runs import name_runs
@@ -164,6 +164,16 @@ def triton_drills() -> Table:
         "Triton behind a front that checks requests; at least 400 requests in each row. On "
         f"{machine['cpu']}, {machine['cores']} cores; recorded run, 11_serving/{path.stem}.",
     )
+
+
+def published_scaling() -> Table:
+    """What Horovod's authors published of its scaling, by model."""
+    found = published.table("horovod")
+    first = found[0]
+    share = f"% of {first['gpus']} times the speed of one GPU"
+    rows = [{"model": row["model"], share: int(row["scaling_efficiency_pct"])} for row in found]
+    servers = f"{first['servers']} servers with {first['gpus_per_server']} {first['gpu']} GPUs each"
+    return Table(rows, f"{servers}, {first['network']}. Source: {first['source']}.")
 
 
 def strategies() -> Table:

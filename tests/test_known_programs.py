@@ -65,7 +65,8 @@ def test_lightnings_strategies_train_what_the_bare_script_trains():
         assert "waiting for clients. 1/2 clients joined" in live.pop(half)["refusal"]
         assert live.keys() == rows.keys() - {"ddp_spawn"}
         for name, row in live.items():
-            assert row.pop("loss_apart") < 1e-5
+            assert row.pop("optimizer", "") in equality.PROVEN_WITH or "refusal" in row
+            assert row.pop("loss_apart", 0) < 1e-5
             assert row.items() <= rows[name].items(), name
 
 

@@ -1,7 +1,8 @@
 """python src/snippets/lightning_strategies.py
 
 Train with Lightning's strategies by name, on CPU ranks that the Trainer itself starts. Prints a
-line for each: the losses with SGD and with AdamW, or the refusal in its own words.
+line for each and for SGD and AdamW: how far the losses are from those of one process without
+Lightning. Or the refusal, in its own words.
 """
 
 import argparse
@@ -52,8 +53,23 @@ class Training(lightning.LightningModule):
 
     def on_train_end(self):
         if self.trainer.global_rank == 0:
-            found = {"name": self.name, "optimizer": args.optimizer, "losses": self.losses}
-            print(json.dumps(found | {"processes": self.trainer.world_size}), flush=True)
+            apart = max(abs(a - b) for a, b in zip(self.losses, train_alone(), strict=True))
+            found = {"name": self.name, "processes": self.trainer.world_size, "loss_apart": apart}
+            print(json.dumps(found | {"optimizer": args.optimizer}), flush=True)
+
+
+def train_alone():
+    """Return the losses of one process with the whole batch."""
+    model, batches, losses = models.build(args), data.Batches(args, 0, 1), []
+    optimizer = optimizers.build(args, model.parameters())
+    for step in range(args.steps):
+        inputs, targets = batches[step]
+        optimizer.zero_grad()
+        loss = models.loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def train(name):

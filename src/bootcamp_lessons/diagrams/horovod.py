@@ -1,4 +1,4 @@
-"""Lesson 05: one cycle of Horovod, a ring all-reduce, Horovod's timeline, published scaling."""
+"""Lesson 05: one cycle of Horovod, a ring all-reduce, its timeline."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.canvas import arrow, arrows, box, canvas, diagram, label
-from bootcamp.drawing.charts import handles, rows
+from bootcamp.drawing.charts import handles
 from bootcamp.drawing.palette import GREY, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
@@ -170,21 +170,3 @@ def timeline(step: dict, run: Run) -> Figure:
     last = (max(end for *_, end in spans) - first) / 1e3
     words = f"{title}, {last:.0f} ms from the first gradient to the mean of the loss."
     return finish(figure, (run,), words, ("From the file that HOROVOD_TIMELINE names, rank 0's.",))
-
-
-@styled
-def published_scaling(published: list[dict]) -> Figure:
-    """Draw Horovod's published scaling efficiency, rows of horovod.csv, by model."""
-    first = published[0]
-    title = f"Published: Horovod on {first['gpus']} GPUs, scaling efficiency"
-    figure, axes = begin(title, 2.1 + 0.7 * len(published))
-    for row, model in enumerate(published):
-        percent = float(model["scaling_efficiency_pct"])
-        axes.barh(row, percent, height=0.6, color=PALE)
-        axes.text(percent - 1.5, row, f"{percent:.0f} %", ha="right", va="center", color="white")
-    rows(axes, [model["model"] for model in published])
-    axes.set(xlim=(0, 100), xlabel=f"% of {first['gpus']} times the speed of one GPU")
-    servers = f"{first['servers']} servers with {first['gpus_per_server']} {first['gpu']} GPUs each"
-    setting = f"{servers}, {first['network']}. Source: {first['source']}."
-    values = ", ".join(f"{m['model']} {m['scaling_efficiency_pct']} %" for m in published)
-    return finish(figure, (), f"{title}: {values}. {setting}", (setting,))

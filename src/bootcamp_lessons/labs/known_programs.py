@@ -6,7 +6,6 @@ from pathlib import Path
 
 from bootcamp.costs import sharding, traffic
 from bootcamp.costs.model_shapes import course_model, layers
-from bootcamp.experiments import equality
 from bootcamp.launcher.launch import Options, available, launch
 from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records.runs import Run
@@ -15,7 +14,6 @@ from bootcamp.table import Table
 from bootcamp_lessons import excerpts, sharding_tables
 
 BUILD_LINE = "model = models.build(args).to(device)"
-MLP = {"model": "mlp", "steps": 4, "global_batch": 12}
 # ResNet-50 in float64: BatchNorm magnifies rounding. The fewest steps whose update has a momentum.
 RESNET = {"model": "resnet50", "dtype": "float64", "steps": 2, "global_batch": 8}
 LIGHTNING = REFERENCE / "13b_known_programs" / "lightning.json"
@@ -26,9 +24,7 @@ STRATEGIES = {
     "ddp_fork": ("forks ranks: what is loaded stays loaded", "bootcamp/launcher/forkserver.py"),
     "ddp_notebook": ("ddp_fork by another name, for notebooks", "bootcamp/launcher/forkserver.py"),
     "fsdp": ("FullyShardedDataParallel, version 1", "_train_fsdp.py"),
-    "deepspeed_stage_1": ("ZeRO-1", "_train_zero.py"),
-    "deepspeed_stage_2": ("ZeRO-2", "_train_zero.py"),
-    "deepspeed_stage_3": ("ZeRO-3", "_train_zero.py"),
+    **{f"deepspeed_stage_{stage}": (f"ZeRO-{stage}", "_train_zero.py") for stage in (1, 2, 3)},
     "dp": ("nn.DataParallel; removed in 2.0", "_train_dp.py"),
     "horovod": ("Horovod, learning rate times ranks; removed in 2.0", "_train_horovod.py"),
     "ddp, num_nodes=2": ("waits for the ranks of a second host", "_train_lightning.py"),
@@ -140,17 +136,11 @@ def save_as_deepspeed() -> Path:
 
 
 def run_strategies() -> dict[str, dict]:
-    """Run all but ddp_spawn: how far their losses are from the baseline's, or the refusal."""
-    found, options = {}, Options(framework="lightning")
+    """Run all but ddp_spawn; keep of each the optimizer that ends further from one process."""
+    options = Options(framework="lightning")
     run = launch(excerpts.SNIPPETS / "lightning_strategies.py", 1, quiet=True, options=options)
-    for said in excerpts.parse_printed(run):
-        row = found.setdefault(said["name"], {"name": said["name"], "loss_apart": 0.0})
-        row |= {key: said[key] for key in ("processes", "refusal") if key in said}
-        if losses := said.get("losses"):
-            alone = equality.baseline(**MLP, device="cpu", optimizer=said["optimizer"]).losses
-            apart = (abs(a - b) for a, b in zip(losses, alone, strict=True))
-            row["loss_apart"] = max(*apart, row["loss_apart"])
-    return found
+    rows = sorted(excerpts.parse_printed(run), key=lambda row: row.get("loss_apart", 0.0))
+    return {row["name"]: row for row in rows}
 
 
 def strategies(here: bool = False) -> Table:
@@ -162,6 +152,6 @@ def strategies(here: bool = False) -> Table:
         result = result or f"{row['processes']} processes, losses {row['loss_apart']:.1g} apart"
         idea, script = STRATEGIES[name]
         rows.append({"strategy": name, "idea": idea, "here": script, "on two CPUs": result})
-    where = f"recorded on {found['machine']['cpu']}, Lightning {found['lightning']}"
-    where = f"run here; ddp_spawn {where}" if measured else where
+    where = "run here; ddp_spawn " if measured else ""
+    where += f"recorded on {found['machine']['cpu']}, Lightning {found['lightning']}"
     return Table(rows, f"Trainer(strategy=..., accelerator='cpu'): {where}")
