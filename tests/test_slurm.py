@@ -68,13 +68,10 @@ def test_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
 
 @needs_slurm
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: no task could have two")
-def test_task_bound_to_cores_has_one_unless_srun_is_told_again(monkeypatch):
-    """Release notes of Slurm 22.05: srun no longer reads SLURM_CPUS_PER_TASK."""
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # nproc minds it
+def test_task_bound_to_cores_has_one_unless_srun_is_told_again():
+    asks = "unset OMP_NUM_THREADS; srun nproc; srun -c2 nproc; SRUN_CPUS_PER_TASK=2 srun nproc"
     with slurm.Cluster(hosts=2, cpus=2, binds=True) as bound:
-        says = "srun nproc; srun --cpus-per-task=2 nproc; SRUN_CPUS_PER_TASK=2 srun nproc"
-        said = bound.run(f"salloc --quiet --cpus-per-task=2 sh -c '{says}'").stdout
-        assert said.split() == ["1", "2", "2"]
+        assert bound.run(f"salloc --quiet -c2 sh -c '{asks}'").stdout.split() == ["1", "2", "2"]
 
 
 def test_command_that_fails_or_does_not_end_says_so(cluster):
