@@ -15,6 +15,7 @@ from trained import PROOF, baseline, trained
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
 from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
@@ -47,7 +48,7 @@ class Case:
     tolerance: None is the one that everybody gets.
     """
 
-    script: str | Callable[[], Path]
+    script: str | Path | Callable[[], Path]
     ranks: int = 1
     flags: dict = field(default_factory=dict)
     optimizers: tuple[str, ...] = BOTH
@@ -93,6 +94,7 @@ class Case:
 
 _as_printed = partial(variant, "zero", "zero_as_printed", known_programs.print_settings())
 _counting = partial(sharding_tables.make_counting_script, "ep")
+PORTED = SRC / "snippets" / "amp_from_apex.py"
 # on a CPU oneDNN computes LSTMs, in fp16 only from AVX512-FP16 on; torch's own does it anywhere
 OWN_LSTM = {"# 2. Model": "torch.backends.mkldnn.enabled = False"}
 _own_lstm = partial(variant, "amp", "amp_own_lstm", OWN_LSTM)
@@ -104,6 +106,8 @@ CASES = [
     Case("amp", 1, FP16, SGD, FP16_SGD),
     Case("amp", 1, FP16, ADAMW, FP16_ADAMW),
     Case("amp", 1, {}, ADAMW, BF16_ADAMW),
+    Case(PORTED, 1, {}, SGD, FP16_SGD, clipped=True),
+    Case(PORTED, 1, {}, ADAMW, FP16_ADAMW, clipped=True),
     Case(_own_lstm, 1, LSTM | FP16, SGD, FP16_SGD),
     Case(_own_lstm, 1, LSTM | FP16, ADAMW, FP16_ADAMW),
     Case(_own_lstm, 1, LSTM, SGD, BF16_SGD),

@@ -51,7 +51,8 @@ def names(task) -> str:
 @pytest.fixture
 def quick(request):
     """Let the checker prove with the quickest model, except where the answer is about a GPT."""
-    if not any(name in request.node.name for name in ("split_the_blocks", "attend_to_all")):
+    with_gpt = ("split_the_blocks", "attend_to_all", "apex")
+    if not any(name in request.node.name for name in with_gpt):
         request.getfixturevalue("quick_proofs")
 
 
@@ -160,6 +161,29 @@ MISTAKES = """
 == from_horovod: A line still calls Horovod
 - model = DistributedDataParallel(model)
 + model = hvd.DistributedOptimizer(model)
+== from_apex: largest difference of a step's loss
+- scaler.unscale_(optimizer)  # scale_loss did it at the end of its block
+- scaler.step(optimizer)
++ scaler.unscale_(optimizer)
++ scaler.step(optimizer)
+== from_apex: did not use scaler.scale(loss
+- scaler.scale(loss).backward()
++ loss.backward()
+== from_apex: unscale_() is being called after step()
+- scaler.update()
+== from_apex: It needs none
+- with torch.autocast(device.type, dtype=torch.float16):
++ autocast = torch.autocast(device.type, dtype=torch.float16)
++ with autocast:
+- scaler.scale(loss).backward()
++ with autocast:
++     scaler.scale(loss).backward()
+== from_apex: with the bare loss
+- scaler = torch.amp.GradScaler(device.type)
++ scaler = torch.amp.GradScaler(device.type, enabled=False)
+== from_apex: no layer computes in fp16
+- with torch.autocast(device.type, dtype=torch.float16):
++ if True:
 == ranks_of_two_devices: leave device_ids at None
 - model = DistributedDataParallel(model, device_ids=None)
 + model = DistributedDataParallel(model, device_ids=[rank])
@@ -243,12 +267,13 @@ def test_scripts_with_a_typical_mistake_are_told_what_helps(heading, changes, qu
     check_refusal(task, variant(task.solution, f"mistaken_{name}", changes), says)
 
 
-@pytest.mark.solves("from_horovod")
-def test_from_horovod_is_checked_without_horovod(tmp_path, monkeypatch, quick):
+@pytest.mark.solves("from_horovod", "from_apex")
+@pytest.mark.parametrize("name", ["horovod", "apex"])
+def test_ports_are_checked_without_what_they_leave(name, tmp_path, monkeypatch, quick):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod")
-    task, attempt = exercise.find("from_horovod"), tmp_path / "from_horovod.py"
+    task, attempt = exercise.find(f"from_{name}"), tmp_path / "port.py"
     attempt.write_text(task.starting_point())
-    check_refusal(task, attempt, "it still imports Horovod")
+    check_refusal(task, attempt, f"it still imports {name.capitalize()}")
     assert exercise.try_out(task, task.solution_path()).solved
 
 

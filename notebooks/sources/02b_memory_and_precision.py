@@ -124,11 +124,15 @@ script_diff("accumulate")
 # %%
 import torch
 
-plots.show(
-    single_device.number_formats(
-        {"float32": (8, 23), "TF32": (8, 10), "float16": (5, 10), "bfloat16": (8, 7)}
-    )
-)
+from bootcamp import Table
+
+formats = {"float32": (8, 23), "TF32": (8, 10), "float16": (5, 10), "bfloat16": (8, 7)}
+rows = []
+for name, (exponent, fraction) in formats.items():
+    row = {"format": name, "sign": 1, "exponent": exponent, "fraction": fraction}
+    reaches = {"up to": f"{2.0**2 ** (exponent - 1):.0e}", "after 1": f"1 + {2.0**-fraction:.0e}"}
+    rows.append(row | reaches)
+display(Table(rows, "Bits of each part, how far the numbers reach, and the next one after 1"))
 total = torch.tensor(1.0, dtype=torch.bfloat16)
 for _ in range(1000):
     total += 0.001
@@ -187,7 +191,7 @@ in_backward = variant("gpu", "step_in_backward", {build: build + hooks})
 # ## Run it
 
 # %%
-from bootcamp import Table, check, launch
+from bootcamp import check, launch
 
 same = check.settings(ranks=1) | {"quiet": True}
 plain = launch("gpu", **same)
@@ -279,9 +283,10 @@ claim.faster(
 )
 
 # %% [markdown]
-# For 16 bits there is no such claim here: their speed comes from the device. On a GPU it takes
-# tensor cores and a model that keeps them busy; on a CPU instructions for 16 bits (AVX512-BF16,
-# AMX), because without them each number is cast back and forth.
+# For 16 bits there is no such claim here: their speed comes from the device. A CPU needs
+# instructions for them (AVX512-BF16, AMX), or each number is cast back and forth. A GPU needs
+# tensor cores and a model that keeps them busy: on V100s, operations that waited for arithmetic or
+# memory became 2 to 6 times as fast (Micikevicius et al., 2017).
 #
 # GPT-2 small on one GPU, recorded by `make gpu-record`, or, if none has been recorded yet, expected
 # by the planner of lesson 10:
@@ -313,10 +318,10 @@ for way in ("inputs kept", "products kept", "step in backward"):
 # state of the random generator. What it cannot undo is a forward pass that changes something: a
 # BatchNorm in a checkpointed block updates its running means twice in each step.
 #
-# Mixed precision rounds, so it is not the same training to 1e-5. This far off it is, and this far
-# the StripedLSTM of lesson 13b in fp16, which the proof allows more. (On a CPU oneDNN computes
-# LSTMs, and without AVX512-FP16 it has none in fp16: "could not create a primitive descriptor".
-# PyTorch's own LSTM runs in both.)
+# Mixed precision rounds, so it is not the same training to 1e-5. This far off it is; and so far,
+# with a proof that allows more, the StripedLSTM of lesson 13b in fp16. (A CPU's LSTMs are oneDNN's.
+# Without AVX512-FP16 it has none in fp16: "could not create a primitive descriptor". PyTorch's own
+# has.)
 
 # %%
 display(guess_off.score(one_device.furthest(found["mixed, bf16"], plain), within=1))
@@ -374,8 +379,7 @@ one_device.scale_table(scaled, first_scale=2.0**24)
 # A few skipped steps at the start are normal. If they go on, the gradients are infinite for another
 # reason. bf16 has float32's range and needs no scale: the simpler choice where the device has it.
 # With a scaler, call `scaler.unscale_(optimizer)` before you clip gradients.
-
-# %% [markdown]
+#
 # ## Break it
 #
 # **A mean of means.** Someone found the factor too long, and divides by the number of parts. With
@@ -435,8 +439,7 @@ print(run_out.status, "|", run_out.summary["error"]["message"])
 # `torch.cuda.memory._record_memory_history()` and `_dump_snapshot()`, drawn by
 # pytorch.org/memory_viz.
 # </details>
-
-# %% [markdown]
+#
 # **No gradient comes back.** `use_reentrant=True` is the older implementation of checkpointing,
 # and still the default in some libraries. Here it meets a model whose embedding is frozen, as in
 # fine-tuning.
@@ -535,6 +538,16 @@ def fewest_parts(batch, memory, state, activations):
 
 
 print(exercise.check("fewest_parts", fewest_parts))
+
+# %% [markdown]
+# ### Third: a program that still uses Apex (optional)
+#
+# Lesson 15 is about Apex. Port its level O1 to `torch.autocast` in fp16 and `GradScaler`; gradients
+# stay clipped. Edit the file, save it, run the cell again (`exercise.solution("from_apex")`).
+
+# %%
+print(exercise.start("from_apex"))
+print(exercise.check("from_apex"))
 
 # %% [markdown]
 # ## When to use it and when not

@@ -380,13 +380,13 @@ script_diff(SNIPPETS / "horovod_scaled.py", parent="horovod")
 # the rate and the same clipping:
 
 # %%
-from bootcamp_lessons.exercises import from_horovod
+from bootcamp_lessons.exercises import ports
 
 scaled = horovod.launch("scaled", SNIPPETS / "horovod_scaled.py", RANKS, optimizer="sgd", **same)
-counterpart = from_horovod.write_one_process_script(RANKS)
+counterpart = ports.write_one_process_script(RANKS)
 alone = horovod.launch("scaled-alone", counterpart, 1, optimizer="sgd", **same)
 assert check.compare(scaled, base_sgd).failed, "the factor at the rate was not noticed"
-display(script_diff(counterpart, parent="cpu"))
+display(script_diff(counterpart, parent="gpu"))
 check.same_training(scaled, alone)
 
 # %% [markdown]

@@ -81,8 +81,25 @@ else:
 #
 # ## Apex
 #
-# NVIDIA's Apex had mixed precision before PyTorch did. Its levels still appear in many arguments
-# and papers:
+# NVIDIA's Apex had mixed precision before PyTorch did. Many READMEs install it so:
+#
+# ```
+# git clone https://github.com/NVIDIA/apex
+# cd apex
+# pip install -v --no-cache-dir --global-option="--cpp_ext" --global-option="--cuda_ext" ./
+# ```
+#
+# From pip 25.3 on the answer is `no such option: --global-option`. (Today it is
+# `--no-build-isolation --config-settings "--build-option=--cuda_ext"`, and takes the CUDA toolkit.)
+# But `apex.amp` was removed from the package in May 2025, so with a current Apex
+# `from apex import amp` fails. So port the program, as the exercise of lesson 02b does:
+
+# %%
+script_diff(SNIPPETS / "amp_from_apex.py", parent=SNIPPETS / "apex_loop.py")
+
+# %% [markdown]
+# `amp.scale_loss` divided the gradients again at the end of its block; now `unscale_` does. bf16
+# needs no scaler. The levels still appear in many arguments and papers:
 #
 # | Apex | matrix products | parameters | loss scale | today |
 # |---|---|---|---|---|
@@ -96,10 +113,9 @@ else:
 # the parameters. FSDP comes closest today: its shards stay float32, and it computes with 16-bit
 # parameters while they are gathered.
 #
-# `apex.amp` was removed from the package in May 2025, so `import apex.amp` fails with a current
-# Apex. `apex.parallel.DistributedDataParallel` is `torch.nn.parallel.DistributedDataParallel`
-# today, and `apex.parallel.convert_syncbn_model` is `torch.nn.SyncBatchNorm.convert_sync_batchnorm`
-# (lesson 04d).
+# `apex.parallel.DistributedDataParallel` is `torch.nn.parallel.DistributedDataParallel` today, and
+# `apex.parallel.convert_syncbn_model` is `torch.nn.SyncBatchNorm.convert_sync_batchnorm` (lesson
+# 04d).
 #
 # ## Megatron-core
 #
@@ -190,5 +206,6 @@ columns(alone, "rank", "ranks_of_a_copy", "apart_from_rank_0")
 # - PyTorch documentation: *torch.multiprocessing*, *torch.distributed.launch*, *torchrun (Elastic
 #   Launch)*, *FullyShardedDataParallel*, *fully_shard*.
 # - NVIDIA, *Apex* documentation, `apex.amp` (the levels), and github.com/NVIDIA/apex, the commits
-#   of May 2025 (its removal). Megatron-core documentation, `tensor_parallel`.
+#   of May 2025 (its removal). pip, *Changelog*, 25.3. Megatron-core documentation,
+#   `tensor_parallel`.
 # - Shoeybi et al., *Megatron-LM*, 2019, arXiv:1909.08053.

@@ -140,12 +140,8 @@ def batch_table(reference: Path = REFERENCE) -> Table:
     found, caption = replay.find_gpu_result("speed_small", "batches", reference)
     if not found:
         return _table_expected("batch", {2**n: {"batch": 2**n} for n in range(9)})
-    fits = {
-        **SPEED,
-        "peak": lambda row: units.size(row["peak_bytes"]),
-        "ended": lambda row: "trained",
-    }
-    rows = Table.of(found["rows"], fits).rows
+    peak = {"peak": lambda row: units.size(row["peak_bytes"])}
+    rows = Table.of(found["rows"], {**SPEED, **peak, "ended": lambda _: "trained"}).rows
     rows.append({"batch": found["out of memory"]["batch"], "ended": "out of memory"})
     return Table(rows, caption)
 
@@ -159,14 +155,11 @@ def timing_table(reference: Path = REFERENCE) -> Table:
         rows = [("when the calls returned", returned), ("after synchronize()", ended)]
         return Table([{"clock read": when, "ms": round(ms)} for when, ms in rows], caption)
     read = {"when the calls returned": "returned", "after synchronize()": "synchronised"}
-    rows = [
-        {
-            "clock read": when,
-            "ms by the CPU's clock": 1e3 * found[f"{name}_seconds"],
-            "ms by CUDA events": 1e3 * found[f"event_seconds, {name}"],
-        }
-        for when, name in read.items()
-    ]
+    clocks = {"ms by the CPU's clock": "{}_seconds", "ms by CUDA events": "event_seconds, {}"}
+    rows = []
+    for when, name in read.items():
+        ms = {clock: 1e3 * found[key.format(name)] for clock, key in clocks.items()}
+        rows.append({"clock read": when, **ms})
     return Table(rows, caption)
 
 

@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bootcamp.costs.hardware import shown_in_lessons
-from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label, labels
+from bootcamp.drawing.canvas import arrow, box, diagram, label, labels
 from bootcamp.drawing.charts import BOLD, WHITE, above, bar, beside, handles, log_axis, rows
-from bootcamp.drawing.palette import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION
+from bootcamp.drawing.palette import BLUE, GREEN, INK, LIGHT, ORANGE, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.units import scale, size, three_digits
 
@@ -158,29 +158,6 @@ def batch_curve(runs: list) -> Figure:
 
 
 @styled
-def number_formats(formats: dict[str, tuple[int, int]]) -> Figure:
-    """Draw the bits of floating-point formats: {name: (bits of exponent, bits of fraction)}."""
-    words = "; ".join(
-        f"{name} has {1 + sum(bits)} bits: sign 1, exponent {bits[0]}, fraction {bits[1]}"
-        for name, bits in formats.items()
-    )
-    height = 1.0 * len(formats) + 0.5
-    figure, axes = canvas("What the bits of a number are used for", f"{words}.", height)
-    width = 84 / max(1 + sum(bits) for bits in formats.values())
-    for row, (name, (exponent, fraction)) in enumerate(formats.items()):
-        x, y = 15.0, 10 * height - 13 - 10 * row
-        label(axes, 14, y + 3.5, name, at="right", bold=True)
-        parts = ((1, GREY, ""), (exponent, ORANGE, f"{exponent}"), (fraction, SKY, fraction))
-        for bits, colour, text in parts:
-            box(axes, x, y, bits * width - 0.4, 7, f"{text}", colour=colour, bold=True)
-            x += bits * width
-    top = 10 * height - 3
-    heads = (15.5, top, "sign"), (22, top, "exponent: the range"), (48, top, "fraction: the digits")
-    labels(axes, *heads, at="left")
-    return figure
-
-
-@styled
 def fp16_fates(shares: dict[str, list[dict]], exponents: list[int], origin: str) -> Figure:
     """Draw what becomes of gradients' elements in fp16, by loss scale.
 
@@ -198,8 +175,7 @@ def fp16_fates(shares: dict[str, list[dict]], exponents: list[int], origin: str)
                 left += 100 * share[fate]
         axes.set_title(name, loc="left")
         axes.set(xlabel="share of the elements, %", xlim=(0, 100))
-        worst = max(range(len(scales)), key=lambda row, scales=scales: scales[row]["zero"])
-        zero = f"at a scale of 2^{exponents[worst]} {100 * scales[worst]['zero']:.0f} % become zero"
+        zero = f"at a scale of 2^{exponents[0]} {100 * scales[0]['zero']:.0f} % become zero"
         infinite = f"at 2^{exponents[-1]} {100 * scales[-1]['infinite']:.0f} % infinite"
         says.append(f"{name}: {zero}, {infinite}")
     rows(panels[0][0], [f"$2^{{{power}}}$" for power in exponents])

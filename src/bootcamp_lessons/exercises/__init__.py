@@ -5,7 +5,7 @@ from importlib import import_module
 from bootcamp.classroom.tasks import Task
 
 IN_ORDER = """
-    exercises.training_scripts exercises.one_device exercises.data_parallel exercises.from_horovod
+    exercises.training_scripts exercises.one_device exercises.data_parallel exercises.ports
     exercises.model_parallel exercises.sharding labs.silent_bugs exercises.hosts exercises.jobs
     exercises.planning exercises.serving labs.clinic exercises.bring
     exercises.known_programs exercises.compose

@@ -28,8 +28,7 @@ from bootcamp_lessons.labs import faster_step
         ("median(speeds)", "sum(speeds) / len(speeds)"): "The mean: one odd step moves it.",
         ("samples / took", "took"): "Those are seconds. The speed is samples divided by seconds.",
         ("median(speeds)", "samples / speeds[len(speeds) // 2]"): "That is a time, and of the step "
-        "in the middle of the run. For a median the values are sorted first (statistics.median "
-        "does it), and a speed is samples divided by seconds.",
+        "in the middle of the run. Sort first; a speed is samples divided by seconds.",
         ("median(speeds)", "speeds[len(speeds) // 2]"): "That is the step in the middle of the "
         "run. For a median the values are sorted first; statistics.median does it.",
     },
