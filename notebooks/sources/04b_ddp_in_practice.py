@@ -62,6 +62,8 @@ two = {"ranks": 2, "quiet": True}
 #    are used in all of them.
 # 3. 127 samples, two ranks, a `DistributedSampler` that shuffles, three epochs. Somebody forgot its
 #    `set_epoch`.
+# 4. Sixteen texts, the long ones on rank 0 and the short ones on rank 1. Each rank takes the mean
+#    over its own tokens, and AdamW makes three steps.
 
 # %%
 guess_mean = predict(
@@ -77,7 +79,12 @@ guess_outputs = predict(
 guess_seen = predict(
     "ddp_in_practice_seen", "3. How many different samples does rank 0 train on?", unit="samples"
 )
-display(guess_mean, guess_outputs, guess_seen)
+guess_tokens = predict(
+    "ddp_in_practice_tokens",
+    "4. How far from those of one process are the parameters, in percent of the way they moved?",
+    unit="%",
+)
+display(guess_mean, guess_outputs, guess_seen, guess_tokens)
 
 # %% [markdown]
 # ## What changes
@@ -200,18 +207,25 @@ claim.larger(
 # ### Ranks with unequally many tokens
 #
 # The same mean of means can be in the *training*. Texts differ in length, the rest is padding, and
-# each rank takes the mean over its own tokens; then DDP averages. Here rank 0 has 232 tokens and
-# rank 1 has 40. All-reduce the count, and divide the *sum* of the losses by all tokens / ranks:
+# each rank takes the mean over its own tokens, as `cross_entropy` does; then DDP averages. In its
+# place divide the *sum* of the losses by the tokens of the complete batch, whose count the ranks
+# all-reduce. Here is what a small GPT learns in three steps, if they divide by something else:
 
 # %%
-display(piece(SNIPPETS / "ddp_tokens.py", "own = ", "found ="))
-weighed = parse_printed(launch(SNIPPETS / "ddp_tokens.py", **two))
-assert all((row["gradient off"] < 1e-9) == (row["divided by"] != "own tokens") for row in weighed)
-Table(weighed, "The averaged gradient against that of one process")
+means = parse_printed(launch(SNIPPETS / "token_means.py", **two))
+for row in means:
+    equal = max(row["sgd: apart"], row["adamw: apart"]) < 1e-9
+    assert equal == (row["divided by"] == "all tokens"), row
+display(piece(SNIPPETS / "token_means.py", "def divisor", "def wrap"))
+shown = [row for row in means if row["way"] in ("DDP", "accumulation")]
+display(Table(shown, "Parameters against one process, relative to their way; the reported loss"))
+guess_tokens.score(100 * shown[1]["adamw: apart"])
 
 # %% [markdown]
-# With its own mean a token of rank 1 counts 232/40 = 5.8 times as much as one of rank 0, and the
-# error is as large as the gradient. With micro-batches, count the tokens of all of them first.
+# A token of the rank with the short texts counts more than one of the other, and the loss hardly
+# tells. Whoever divides by all positions, padding included, sees a far better loss: the gradients
+# are too small by the same factor, which slows SGD down and hardly changes AdamW's steps. With
+# micro-batches, count the tokens of all of them first. Lesson 08c does it for FSDP and a pipeline.
 #
 # ### What a module may return
 

@@ -130,7 +130,7 @@ print(run.config["mesh"], [f"{loss:.3f}" for loss in run.losses])
 
 # %%
 from bootcamp import Table, check, claim
-from bootcamp_lessons import sharding_tables
+from bootcamp_lessons import excerpts, sharding_tables
 
 table = sharding_tables.compare_ranks(run)
 one_process = check.baseline(steps=3, global_batch=24, optimizer="sgd")
@@ -281,17 +281,13 @@ silent_bugs.check_each_axis("silent_norms", silent_bugs.CASES["silent_norms"].br
 # The six train on texts of one length. In padded or packed texts the number of tokens that count
 # differs, and each mean in the code, over a micro-batch or a copy, is a mean over another number.
 # Neither a schedule nor `fully_shard` knows: by rule 2 divide by the tokens of the *global* batch.
-# (Lesson 04b does it with DDP.) What does one token weigh?
+# In a pipeline that needs `scale_grads=False` as well. The program of lesson 04b, its other half:
 
 # %%
-counted = {"copy 0, first": 60, "copy 0, second": 12, "copy 1, first": 48, "copy 1, second": 40}
-rows = []
-for part, tokens in counted.items():
-    row = {"micro-batch": part, "tokens": tokens, "weight in a mean of means": 1 / 4 / tokens}
-    rows.append(row | {"weight in the mean": 1 / sum(counted.values())})
-weights = [row["weight in a mean of means"] for row in rows]
-print(f"A token of one micro-batch counts {max(weights) / min(weights):.0f} times one of another.")
-Table(rows, "Two copies, two micro-batches")
+program = excerpts.SNIPPETS / "token_means.py"
+means = excerpts.parse_printed(launch(program, 2, device="cpu", quiet=True))
+rows = [row for row in means if row["way"] in ("FSDP2", "pipeline")]
+Table(rows, "Parameters against one process, relative to their way; the reported loss")
 
 # %% [markdown]
 # ## Exercises
