@@ -56,6 +56,10 @@ src/_train_accumulate.py: tests/test_checkpoint.py -k "relay and device"
 - first = checkpoint.load(context, model, optimizer)
 + first = checkpoint.load(context, model, optimizer)
 + optimizer = optimizers.build(args, model.parameters())
+# fp16's loss scale begins so high that every step is skipped
+src/_train_amp.py: tests/test_equality.py -k "trains and amp"
+- enabled=args.autocast == "float16")
++ init_scale=2.0**40, enabled=args.autocast == "float16")
 # gradients summed, not averaged
 src/_train_ddp_by_hand.py: tests/test_equality.py -k "trains and ddp_by_hand"
 -             parameter.grad /= world
@@ -315,6 +319,10 @@ src/snippets/context_parallel.py: notebooks/06d_context_parallel.ipynb
 # the exception that keeps a tensor is not let go
 src/snippets/clean_up.py: tests/test_one_device.py -k given_back
 - del kept
+# the exercise on Apex overlooks a backward pass within autocast
+src/snippets/watch_backward.py: tests/test_exercises.py -k apex
+- within, value = torch.is_autocast_enabled(loss.device.type), loss.item()
++ within, value = False, loss.item()
 # the panel of nvitop swaps the GPUs
 src/snippets/nvitop_simulated.py: tests/test_known_programs.py -k orphans
 - BUSY = (0, 100)

@@ -318,14 +318,14 @@ for way in ("inputs kept", "products kept", "step in backward"):
 # state of the random generator. What it cannot undo is a forward pass that changes something: a
 # BatchNorm in a checkpointed block updates its running means twice in each step.
 #
-# Mixed precision rounds, so it is not the same training to 1e-5. This far off it is; and so far,
-# with a proof that allows more, the StripedLSTM of lesson 13b in fp16. (A CPU's LSTMs are oneDNN's.
-# Without AVX512-FP16 it has none in fp16: "could not create a primitive descriptor". PyTorch's own
-# has.)
+# Mixed precision rounds, so it is not the same training to 1e-5. How far off is it, and how far is
+# the StripedLSTM of lesson 13b in fp16, with a proof that allows more? (On a CPU oneDNN computes
+# LSTMs, in fp16 only with AVX512-FP16: elsewhere it "could not create a primitive descriptor". So
+# PyTorch's own LSTM takes its place.)
 
 # %%
 display(guess_off.score(one_device.furthest(found["mixed, bf16"], plain), within=1))
-own_lstm = {"# 2. Model": "torch.backends.mkldnn.enabled = False  # oneDNN\n\n# 2. Model"}
+own_lstm = {"# 2. Model": "torch.backends.mkldnn.enabled = False\n\n# 2. Model"}
 lstm = variant("amp", "amp_own_lstm", own_lstm)
 rows = []
 for optimizer, allowed in (("sgd", 1e-3), ("adamw", 2e-2)):
