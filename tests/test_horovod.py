@@ -5,9 +5,13 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from trained import baseline
 
+from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.paths import ROOT
+from bootcamp.launcher.arguments import to_arguments
+from bootcamp.paths import ROOT, SRC
+from bootcamp.records.runs import Run
 
 spec = importlib.util.spec_from_file_location("horovod_tool", ROOT / "tools" / "horovod.py")
 tool = importlib.util.module_from_spec(spec)
@@ -23,6 +27,19 @@ def test_refusal_under_horovodrun_is_one_sentence():
         launch.launch("horovod", 2, **{**FLAGS, "global_batch": 25})
     (said,) = str(error.value).splitlines()
     assert said.startswith("_train_horovod.py: --global-batch 25 does not divide over 2")
+
+
+@pytest.mark.skipif(not launch.available("horovod"), reason="Horovod is not built: make horovod")
+@pytest.mark.parametrize("optimizer", equality.PROVEN_WITH)
+def test_mpirun_starts_ranks_that_train_what_the_baseline_trains(optimizer, tmp_path):
+    flags = {**equality.settings(2), "device": "cpu", "optimizer": optimizer}
+    named = to_arguments({**flags, "run_dir": tmp_path / "run"})
+    said = launch.run_command(["python", str(SRC / "snippets" / "horovod_mpi.py"), *named])
+    if said.startswith("No MPI here"):
+        pytest.skip("no MPI here")
+    run = Run(tmp_path / "run")
+    equality.same_training(run, baseline(**flags))
+    assert (run.summary["launcher"], run.summary["world_size"]) == ("mpirun", 2)
 
 
 def test_horovod_is_not_started_by_torchrun_nor_on_hosts():
@@ -56,6 +73,10 @@ def test_wheel_of_horovod_belongs_to_one_torch(monkeypatch, tmp_path):
         patch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
         assert tool.cached_wheel() is None
         assert tool.environment(tmp_path)["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+    with monkeypatch.context() as patch:
+        patch.setattr(tool.shutil, "which", lambda name, **_: f"/opt/{name}")
+        assert tool.cached_wheel() is None, "MPI is found, and built in"
+        assert "HOROVOD_WITHOUT_MPI" not in tool.environment(tmp_path)
     monkeypatch.setattr(tool.importlib.metadata, "version", lambda _: "9.9")
     assert tool.cached_wheel() is None
 

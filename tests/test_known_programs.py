@@ -51,7 +51,7 @@ def test_lightnings_strategies_train_what_the_bare_script_trains():
     """As recorded with the version at hand: what ran, and what was refused in whose words."""
     found = json.loads(known_programs.LIGHTNING.read_text())
     rows = {row["name"]: row for row in found["rows"]}
-    *names, half = known_programs.STRATEGIES
+    *names, _ = known_programs.STRATEGIES
     assert list(rows) == names
     ran = {name for name, row in rows.items() if "refusal" not in row}
     assert ran == {"ddp", "ddp_spawn", "ddp_fork", "ddp_notebook"}
@@ -61,13 +61,14 @@ def test_lightnings_strategies_train_what_the_bare_script_trains():
     if launch.available("lightning"):
         assert found["lightning"] == version("lightning"), "record them anew"
         with shared():  # the lesson's run
-            live = known_programs.run_strategies()
-        assert "waiting for clients. 1/2 clients joined" in live.pop(half)["refusal"]
-        assert live.keys() == rows.keys() - {"ddp_spawn"}
-        for name, row in live.items():
-            assert row.pop("optimizer", "") in equality.PROVEN_WITH or "refusal" in row
-            assert row.pop("loss_apart", 0) < 1e-5
-            assert row.items() <= rows[name].items(), name
+            live = known_programs.strategies(here=True)
+        last, same = live.rows.pop(), known_programs.strategies().rows
+        assert last["on two CPUs"].endswith("waiting for clients. 1/2 clients joined.")
+        for now, then in zip(live.rows, same, strict=True):
+            text = now["on two CPUs"]
+            apart = re.fullmatch(r"2 processes, losses (\S+) apart", text)
+            assert float(apart[1]) < 1e-5 if apart else text == then["on two CPUs"]
+            assert (now["strategy"] in ran) == bool(apart)
 
 
 def test_orphans_are_drawn_by_nvitop_and_ended_by_an_error_in_their_block_too():

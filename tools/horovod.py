@@ -51,6 +51,7 @@ def cache_folder() -> Path:
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     torch = importlib.metadata.version("torch")
     own = "".join(f"-{name.removeprefix('HOROVOD_')}={value}" for name, value in wishes().items())
+    own += f"-{mpi}" if (mpi := shutil.which("mpicc")) else ""  # a build finds its MPI there again
     own = re.sub(r"[^\w.=-]", "_", own).lower()
     machine = f"{sys.platform}-{platform.machine()}"
     return base / f"horovod-{VERSION}-{python}-torch{torch}-{machine}{own}"
@@ -126,8 +127,8 @@ def build() -> Path:
 
 
 def environment(toolchain: Path) -> dict[str, str]:
-    """What Horovod's setup.py and CMake read: torch and gloo, and whatever the user wishes."""
-    mpi = {} if "HOROVOD_WITH_MPI" in os.environ else {"HOROVOD_WITHOUT_MPI": "1"}
+    """What Horovod's setup.py and CMake read: torch, gloo, MPI if it is here, the user's wishes."""
+    mpi = {} if shutil.which("mpicc") else {"HOROVOD_WITHOUT_MPI": "1"}
     return {
         "CMAKE_TOOLCHAIN_FILE": str(toolchain),
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 has dropped what Horovod's files ask for

@@ -23,8 +23,9 @@ horovod
 
 # %% [markdown]
 # Horovod has to be compiled against the installed PyTorch. `make horovod` does it in the folder of
-# this course, for CPU ranks and gloo. (For GPUs it has to be built against CUDA and NCCL.) Where it
-# is not built, recorded runs replace its runs, and are marked as recorded.
+# this course, for CPU ranks, with gloo and any MPI that it finds. (For GPUs it has to be built
+# against CUDA and NCCL.) Where it is not built, recorded runs replace its runs, and are marked as
+# recorded.
 
 # %%
 RANKS = max(2, min(4, len(machine.cores()))) if horovod.ready else 2
@@ -356,14 +357,32 @@ claim.equal(
 # The run from above with AdamW and another one with SGD: samples, losses and final parameters of
 # all ranks against the CPU baseline. Equality alone does not say that Horovod was at work, so the
 # records also say who started the ranks, and what `hvd.size()` was.
+#
+# On clusters ranks are often started by **MPI**, an older standard for programs of many processes:
+# `mpirun -np 2 python src/_train_horovod.py`. The script stays as it is. Horovod asks MPI who is
+# who, and reduces with MPI's all-reduce in place of gloo's. Where it was built with MPI, two such
+# ranks train here, too ([horovod_mpi.py](../src/snippets/horovod_mpi.py)).
 
 # %%
+import time
+
+from bootcamp import Run, run_command
+from bootcamp.paths import LOGS
+
 sgd = horovod.launch("horovod-sgd", "horovod", RANKS, optimizer="sgd", **same)
 for proof in (check.same_training(run, base), check.same_training(sgd, base_sgd)):
     display(proof)
 assert run.summary["launcher"] == "horovodrun"
 assert run.summary["world_size"] == len(run.ranks) == run.world
 print(f"started by {run.summary['launcher']}, hvd.size() is {run.summary['world_size']}")
+if horovod.ready:
+    over_mpi = LOGS / f"mpirun-{time.time_ns()}"
+    flags = ["--global-batch", str(BATCH), "--optimizer", "sgd", "--run-dir", str(over_mpi)]
+    mpi = ["python", str(SNIPPETS / "horovod_mpi.py"), "--device", "cpu", "--steps", "12", *flags]
+    print(run_command(mpi), end="")
+    if over_mpi.exists():
+        print("started by", Run(over_mpi).summary["launcher"])
+        display(check.same_training(Run(over_mpi), base_sgd))
 
 # %% [markdown]
 # ### A script as you will meet it

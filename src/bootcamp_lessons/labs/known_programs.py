@@ -135,19 +135,17 @@ def save_as_deepspeed() -> Path:
     return variant("zero", "zero_saves", SAVING)
 
 
-def run_strategies() -> dict[str, dict]:
-    """Run all but ddp_spawn; keep of each the optimizer that ends further from one process."""
-    options = Options(framework="lightning")
-    run = launch(excerpts.SNIPPETS / "lightning_strategies.py", 1, quiet=True, options=options)
-    rows = sorted(excerpts.parse_printed(run), key=lambda row: row.get("loss_apart", 0.0))
-    return {row["name"]: row for row in rows}
-
-
 def strategies(here: bool = False) -> Table:
-    """Table Lightning's strategies as recorded; here: run them where Lightning is installed."""
-    found, rows = json.loads(LIGHTNING.read_text()), []
-    measured = run_strategies() if here and available("lightning", fetch=True) else {}
-    for name, row in ({each["name"]: each for each in found["rows"]} | measured).items():
+    """Table Lightning's strategies as recorded; here: run them where Lightning is installed.
+
+    All but ddp_spawn. Of the two optimizers, the one whose losses are further from one process's.
+    """
+    found, rows, measured = json.loads(LIGHTNING.read_text()), [], []
+    if here and available("lightning", fetch=True):
+        script, options = "lightning_strategies.py", Options(framework="lightning")
+        run = launch(excerpts.SNIPPETS / script, 1, quiet=True, options=options)
+        measured = sorted(excerpts.parse_printed(run), key=lambda row: row.get("loss_apart", 0.0))
+    for name, row in {each["name"]: each for each in found["rows"] + measured}.items():
         result = re.split(r"\. (?=[A-Z])", row.get("refusal", ""))[0]
         result = result or f"{row['processes']} processes, losses {row['loss_apart']:.1g} apart"
         idea, script = STRATEGIES[name]
