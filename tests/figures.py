@@ -4,26 +4,19 @@ Texts are far from each other or in each other's way, runs are of several machin
 All other figures are measured where a lesson or a slide shows them: see legible.py.
 """
 
-from collections import Counter
-
 import legible
 import records
 from matplotlib.figure import Figure
 
 from bootcamp.drawing import plots
-from bootcamp.serving.load_test import Load
 from bootcamp_lessons import forecasts
 from bootcamp_lessons.diagrams import (
-    dataparallel,
-    ddp,
     hsdp,
     predicted,
     saved_checkpoints,
     scaling,
-    serving,
     single_device,
 )
-from bootcamp_lessons.labs import serving_lab
 
 SHARED = "shared with another run, so the times mean nothing"
 
@@ -62,25 +55,6 @@ def make_batches(make, speeds: dict) -> list:
     ]
 
 
-PHASES = {  # of DataParallel's step: when they begin, and how long they take, in milliseconds
-    "training_step": (0, 1),
-    "Optimizer.zero_grad#AdamW.zero_grad": (0.01, 0.005),
-    "scatter": (0.02, 0.01),
-    "replicate": (0.03, 0.1),
-    "parallel forward": (0.2, 0.3),
-    "gather": (0.5, 0.02),
-    "backward": (0.52, 0.4),
-    "reduce": (0.92, 0.03),
-    "Optimizer.step#AdamW.step": (0.95, 0.04),
-}
-
-
-def make_phases(make):
-    """A run of DataParallel with these phases in its trace."""
-    spans = [(name, "user_annotation", *when) for name, when in PHASES.items()]
-    return make("dp_by_hand", 1, traced=[0], trace=records.make_trace(*spans))
-
-
 def make_rows(first: int, losses, attempt: int = 0, seconds=None) -> list[dict]:
     """The rows of steps.jsonl from step `first` on."""
     seconds = seconds or [0.1] * len(losses)
@@ -89,12 +63,6 @@ def make_rows(first: int, losses, attempt: int = 0, seconds=None) -> list[dict]:
         {"step": first + k, "loss": loss, "seconds": took, **same}
         for k, (loss, took) in enumerate(zip(losses, seconds, strict=True))
     ]
-
-
-def make_attempts(make):
-    """A run that did steps 0 to 7, and was begun again from a checkpoint of step 5."""
-    rows = make_rows(0, [1.0] * 8) + make_rows(5, [1.0] * 7, attempt=1)
-    return make("ddp_options", steps=rows)
 
 
 def straight(size):
@@ -111,28 +79,6 @@ def make_sweep(make, cost, backend="gloo") -> list:
     """A sweep of all-reduces over four ranks, and the line that is fitted to it."""
     sweep = records.write_sweep(make().folder / "sweep", cost, 4, backend)
     return [sweep, sweep.fit()]
-
-
-def make_load(latency: float, slow: int = 0) -> Load:
-    """A load of a hundred answers, of which some took a second."""
-    latencies = [latency] * (100 - slow) + [1.0] * slow
-    return Load(2.0, Counter({200: 100}), 0, latencies, [n / 100 for n in range(100)])
-
-
-def make_answers(latency: float) -> list[dict]:
-    """Answers per second of each server of the lab."""
-    return [
-        {"server": words, "batches": settings["max_batch"] > 1, "answers/s": 10 / latency}
-        for words, settings in serving_lab.SERVERS.items()
-    ]
-
-
-def make_tasks(*seconds: float) -> list[dict]:
-    """Tasks that take all workers so many seconds, after a slower round."""
-    return [
-        {"work": f"task {k}", **{worker: [3 * s, s] for worker in dataparallel.WORKERS}}
-        for k, s in enumerate(seconds)
-    ]
 
 
 OPERATIONS = {  # on a roofline: above the roof, and in its corner
@@ -267,7 +213,7 @@ def draw_sent_bytes(make) -> Figure:
 
 
 def draw_steps(make):
-    """Where the seconds of a step went, of saves, and of what was done again."""
+    """Where the seconds of a step went."""
     yield (
         plots.timeline(make("mp", 8, cores=2, traced=range(7))),
         "No trace was recorded of rank 7.",
@@ -279,16 +225,6 @@ def draw_steps(make):
             {"ddp": 0.01, "fsdp": 0.19},
         ),
         "ddp 32 s open, 0.064 s at 200mbit, of which the link by formula 0.010",
-    )
-    yield (
-        dataparallel.phases(make_phases(make), make_phases(make)),
-        "parallel forward 0.3 ms, gather 0.0 ms, backward 0.4 ms",
-    )
-    for seconds in ((17.7, 0.002, 999.0), (0.96, 4e-5, 1.0)):
-        yield dataparallel.workers(make_tasks(*seconds), 2), "1.0×"
-    yield (
-        ddp.attempts(make_attempts(make), 5),
-        "attempt 0 steps 0 to 7, 0 of them again; attempt 1 steps 5 to 11, 3 of them",
     )
 
 
@@ -314,17 +250,6 @@ def draw_limits(make):
     yield predicted.feasible_plans(forecasts.list_plans("Llama 3 405B", gpus=16)), ""
 
 
-def draw_serving(make):
-    """Latencies of a fast server and of a slow one."""
-    where = serving_lab.describe_measurement()
-    for latency in (0.0004, 0.9):
-        loads = {"closed loop, 1 client": make_load(latency), "open loop, 100/s": make_load(0.5)}
-        yield serving.latencies(where, loads), "open loop, 100/s: 100 answers, p99 500 ms."
-        rates = {r: make_load(latency * (1 + r / 50), slow=r // 20) for r in (10, 25, 50, 90)}
-        yield serving.knee(where, rates), "At 10, 25, 50, 90 requests/s: p50 "
-        yield serving.ablation(where, make_answers(latency)), "Answers per second: 1 instance: "
-
-
 DRAWINGS = (
     draw_losses,
     draw_throughput,
@@ -332,7 +257,6 @@ DRAWINGS = (
     draw_bytes,
     draw_steps,
     draw_limits,
-    draw_serving,
 )
 
 

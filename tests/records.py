@@ -116,16 +116,6 @@ def make_trace(*spans: tuple, begins: float = 5e3, thread: int = 1) -> dict:
     }
 
 
-def write_actions(run: Run, spans) -> Run:
-    """Add to a pipeline's record what its ranks did in step 0; spans: as Run.actions gives them."""
-    for rank, action, began, ended in spans:
-        kind, stage, micro_batch = action
-        row = {"step": 0, "action": kind, "stage": stage, "micro_batch": micro_batch}
-        with open(run.folder / "ranks" / f"{rank}.actions.jsonl", "a") as file:
-            file.write(json.dumps(row | {"began": began, "ended": ended}) + "\n")
-    return run
-
-
 SIZES = [4 * 2**power for power in range(24)]  # of a sweep, which a line is fitted to
 HELD_OUT = [12 * 4**power for power in range(11)]
 

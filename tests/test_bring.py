@@ -62,11 +62,6 @@ def test_dropout_draws_other_numbers_on_every_rank():
 
 
 SLIPS = {  # of with_ddp.py -> what is said; others: test_diagnosis.py
-    "set_epoch": ({"    sampler.set_epoch(epoch)\n": ""}, "sampler.set_epoch(epoch)"),
-    "a schedule stepped for each rank": (
-        {"            schedule.step()\n": "            [schedule.step() for _ in range(world)]\n"},
-        "Is a schedule stepped once in each step",
-    ),
     "both ranks save": (
         {"        if rank == 0:\n            torch.save(": "        torch.save("},
         "save on rank 0 only",

@@ -154,7 +154,6 @@ KERNEL = {"kernelspec": {"display_name": "Python 3", "name": "python3"}}
 CLASSROOM = {
     "explorer": "from bootcamp import simulators\n\ncontrols = simulators.pipeline_schedule()",
     "chosen": "print(repr(controls.choice['schedule']), controls.choice['ranks'])",
-    "planner": "plans = simulators.planner(tensor=4)",
     "prediction": "from bootcamp import predict\n\n"
     'guess = predict("how_many", "How many?", unit="MB")\nguess',
     "scored": "print(guess.score(100.0))",
@@ -204,7 +203,6 @@ def test_reader_moves_predicts_checks_and_interrupts(lab, page):
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), lab[2] / "cells.ipynb")
     notebook = Notebook(page, lab, "cells")
     moves_an_explorer(notebook)
-    moves_a_slider(notebook)
     answers_a_prediction(notebook)
     assert "Seen: 1 samples/s" in notebook.run("exercise")
     interrupts_a_run(notebook)
@@ -227,20 +225,6 @@ def moves_an_explorer(notebook) -> None:
     cell.locator("select[name=schedule]").select_option(label="gpipe")
     assert "gpipe, 8 ranks, 8 micro-batches" in picture.get_attribute("aria-label")
     assert "'gpipe' 8" in notebook.run("chosen")
-
-
-def moves_a_slider(notebook) -> None:
-    """By the keyboard alone; the picture follows."""
-    notebook.run("planner")
-    cell = notebook.cell("planner")
-    slider = cell.locator(".widget-slider [role=slider]").first
-    picture = cell.locator(".jp-OutputArea-output img[src^='data:image/png']")
-    before, value = picture.get_attribute("src"), float(slider.get_attribute("aria-valuenow"))
-    slider.focus()
-    notebook.page.keyboard.press("ArrowRight")
-    notebook.until(lambda: picture.get_attribute("src") != before, "the picture to follow")
-    assert float(slider.get_attribute("aria-valuenow")) == value + 1
-    assert "Llama 3 70B on 512 x H100" in picture.get_attribute("alt")
 
 
 def answers_a_prediction(notebook) -> None:

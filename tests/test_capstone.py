@@ -12,13 +12,11 @@ from types import SimpleNamespace
 import pytest
 import trained
 
-from bootcamp.classroom import predict as predictions
-from bootcamp.classroom.predict import PredictionMissing, predict
 from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.costs.model_shapes import find_model
 from bootcamp.costs.plans import Plan, list_candidates
 from bootcamp.experiments import equality
-from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.launcher import launch
 from bootcamp.scripts.variants import variant
 from bootcamp_lessons import capstone, exercise, plan_contest
 
@@ -101,13 +99,6 @@ def test_plan_that_trains_otherwise_is_not_valid_however_fast():
     plan = capstone.parse_plan(variant("ddp", "capstone_whole", whole))
     with pytest.raises(exercise.Wrong, match="samples that two ranks trained on"):
         capstone.try_plan(plan, max_bytes=10**9)
-
-
-def test_plans_are_tried_on_two_hosts_where_there_are_hosts(monkeypatch):
-    monkeypatch.setattr(simulated_hosts, "why_not", lambda: "")
-    assert capstone.choose_hosts() == {"hosts": 2, "link": None}
-    monkeypatch.setattr(simulated_hosts, "why_not", lambda: "no namespaces here")
-    assert capstone.choose_hosts() == {"device": "cpu"}
 
 
 def test_training_goes_on_from_its_last_save_without_slurm(monkeypatch, tmp_path):
@@ -206,21 +197,6 @@ def test_limits_are_named_with_a_change_that_keeps_its_promise(name, plan, limit
     assert not verdict.fits or after.seconds < verdict.seconds
 
 
-def test_changes_are_promised_only_where_they_help(monkeypatch):
-    slow = TASKS["slow"]
-    two = plan_contest.judge({"data": 256, "stage": 3}, slow)
-    assert two.knob.startswith("Two changes: ")
-    assert ", and " in two.knob
-    too_large = replace(SMALL, shape=find_model("GPT 1T"))
-    nearest = plan_contest.judge({"data": 16, "stage": 3}, replace(too_large, batch=16))
-    assert re.search(r"No two changes make it fit\. Nearest: .+, then [\d.]+ GB\.", str(nearest))
-    with pytest.raises(ValueError, match="small: no plan fits H100"):
-        plan_contest.find_best(too_large)
-    monkeypatch.setattr(plan_contest, "changes", lambda plan: iter([("nothing", plan)]))
-    said = plan_contest.suggest_change.__wrapped__(slow.plan(TENSOR_FSDP), slow)  # not kept
-    assert said.startswith("No two changes make it faster")
-
-
 def test_accepted_is_what_fits_within_the_share_of_the_task():
     verdict = plan_contest.judge({"data": 16, "stage": 3}, SMALL)
     assert sum(verdict.parts.values()) == pytest.approx(verdict.seconds)
@@ -264,32 +240,3 @@ def test_solutions_are_accepted_and_wrong_plans_hear_what_limits_them(name):
         said = str(check_refusal(task, RECIPES[recipe], ""))
         assert re.search("limited by .+ of the step|memory: .+ do not fit 80 GB", said)
         assert re.search(r"^(One change|Two changes): .+, then [\d.]+ s\.$", said, re.M)
-
-
-def test_board_of_predictions_ranks_what_fits_and_keeps_the_rest(tmp_path):
-    assert len(plan_contest.board("slow")) == 0
-    plan_contest.enter("Ada", "slow", data=256, stage=3)
-    plan_contest.enter("Bo", "slow", tensor=3, data=85)
-    plan_contest.enter("Cy", "slow", data=256)
-    for _ in range(2):  # once more the same is no second row
-        plan_contest.enter("Di", "slow", tensor=4, data=16, pipeline=4, stage=1)
-    plan_contest.enter("Di", "fast", data=256, stage=3)
-    board = plan_contest.board("slow")
-    assert board.column("who") == ["Di", "Ada", "Bo", "Cy"]
-    assert board.column("place") == [1, 2, None, None]
-    assert board[0]["times the fastest"] < 1.1 < 2 < board[1]["times the fastest"]
-    assert board[2]["limited by"].startswith("impossible: tensor 3")
-    assert board[3]["limited by"].startswith("memory: ")
-    assert board[3]["seconds a step"] is None
-    (tmp_path / plan_contest.FILE).write_text('{"entries": 7}')
-    assert len(plan_contest.board("slow")) == 0
-
-
-def test_entries_are_refused_while_a_prediction_is_open(monkeypatch):
-    monkeypatch.setattr(predictions, "predictions", {})
-    monkeypatch.setenv("BOOTCAMP_PREDICT_FIRST", "1")
-    guess = predict("slower", "How many times as long?")
-    with pytest.raises(PredictionMissing, match="How many times as long"):
-        plan_contest.enter("Ada", "slow", data=256, stage=3)
-    guess.given = 30
-    assert plan_contest.enter("Ada", "slow", data=256, stage=3).fits

@@ -41,13 +41,6 @@ def test_lab_opens_the_lesson_that_is_asked_for(monkeypatch, lesson, opens):
     assert f"--LabApp.default_url=/lab/tree/notebooks/{opens}.ipynb" in lab.command()
 
 
-def test_lab_of_no_lesson_is_refused_in_a_sentence():
-    command, given = [sys.executable, lab.__file__], {**os.environ, "LESSON": "99"}
-    done = subprocess.run(command, env=given, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith("There is no lesson 99: give LESSON= one of 00, 01,")
-
-
 TYPED = "04; touch x; $$(touch x) `touch x` ' touch x '"
 
 

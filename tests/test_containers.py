@@ -95,18 +95,6 @@ def test_start_gives_a_server_the_environment_of_make_lab(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "says"),
-    [
-        ([], 1, "start COMMAND ARGUMENT ..."),
-        (["jupyterhub-gone"], 127, "start: no jupyterhub-gone in PATH, which is "),
-    ],
-)
-def test_start_says_what_it_lacks(command, code, says):
-    done = subprocess.run([ROOT / "start", *command], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.startswith(says)) == (code, True), done.stderr
-
-
-@pytest.mark.parametrize(
     ("installs", "horovod", "builds"), [(0, 0, True), (0, 3, True), (0, 1, False), (1, 0, False)]
 )
 def test_build_goes_on_without_horovod_and_fails_where_it_must(installs, horovod, builds, tmp_path):

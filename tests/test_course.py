@@ -2,10 +2,8 @@
 
 import json
 import os
-import re
 import signal
 import sys
-from types import SimpleNamespace
 
 import course
 import lessons
@@ -17,7 +15,6 @@ from bootcamp.classroom import journal
 from bootcamp.experiments import claims
 from bootcamp.launcher import process_tree
 from bootcamp.paths import NOTEBOOKS
-from bootcamp_lessons import lesson_times
 
 
 @pytest.mark.parametrize(
@@ -46,17 +43,6 @@ def test_names_of_no_lesson_are_refused_before_anything_runs(tool, monkeypatch, 
         said = capsys.readouterr().out
         assert said.startswith(f"There is no lesson {wrong!r}: there are 00, 01, 02, 02b,")
         assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(("logs", "more"), [("file", []), ("", ["--expected", "file"])])
-def test_results_that_can_not_be_kept_are_not_made(logs, more, tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(course, "LOGS", tmp_path / logs)
-    monkeypatch.setattr(course.Lesson, "run", lambda lesson: pytest.fail("it ran"))
-    monkeypatch.setattr(sys, "argv", ["course", "04", *more])
-    assert course.main() == 2
-    assert re.fullmatch(r".*file.* can't be written: .*\n", capsys.readouterr().out)
 
 
 @pytest.fixture
@@ -121,29 +107,6 @@ def test_claims_are_kept_and_contradicted_ones_fail_the_command(
     assert course.main() == code
     (written,) = tmp_path.glob(f"course/*/{claims.FILE}")
     assert json.loads(written.read_text())["claims"] == {"speed": claim}
-
-
-def test_minutes_of_a_lesson_are_those_of_its_kernels(tmp_path, monkeypatch):
-    registered, clock = {}, [1000.0]
-    shell = SimpleNamespace(events=SimpleNamespace(register=registered.__setitem__))
-    ipython = SimpleNamespace(get_ipython=lambda: shell)
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setattr(journal, "WORK", tmp_path)
-    monkeypatch.setattr(lesson_times.time, "time", lambda: clock[0])
-    for lesson in ("04_ddp-Copy1", "mine", ""):  # no lessons of the course
-        monkeypatch.setenv("JPY_SESSION_NAME", f"notebooks/{lesson}.ipynb")
-        lesson_times.watch()
-        assert registered == {}
-    monkeypatch.setenv("JPY_SESSION_NAME", str(NOTEBOOKS / "04_ddp.ipynb"))
-    for kernel_began, cells in ((900.0, (1000.0, 1500.0)), (90_000.0, (90_060.0,))):
-        process = SimpleNamespace(create_time=lambda began=kernel_began: began)
-        monkeypatch.setattr(lesson_times.psutil, "Process", lambda it=process: it)
-        lesson_times.watch()
-        for clock[0] in cells:
-            registered["post_run_cell"](None)
-    assert lesson_times.minutes() == {"04_ddp": pytest.approx(10 + 1)}
-    (tmp_path / journal.FILE).write_text(json.dumps({"times": 7}))
-    registered["post_run_cell"](None)  # which stops nobody
 
 
 @pytest.mark.slow

@@ -233,14 +233,6 @@ def test_stripes_are_lstms_of_their_own_on_the_whole_input(sequence):
         torch.testing.assert_close(c_n[..., part], c)
 
 
-def test_striped_lstm_says_what_it_cannot_do(sequence):
-    with pytest.raises(ValueError, match="hidden_size 6 does not divide into 4 stripes"):
-        striped(num_stripes=4)
-    inputs, state = sequence
-    with pytest.raises(ValueError, match="the state has 2 and 2 layers, this StripedLSTM has 1"):
-        striped(num_layers=1)(inputs, state)
-
-
 def test_stage_has_the_same_parameters_whoever_builds_it():
     a, b = models.build(flags()), models.build(flags())
     assert fingerprint(a) == fingerprint(b)

@@ -233,14 +233,6 @@ def test_cores_are_those_that_no_other_run_has(take, tmp_path, monkeypatch):
     assert place(9)[0].shared
 
 
-def test_cores_whose_files_cannot_be_opened_are_shared_and_end_no_run(take, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "cores", lambda: [0, 1])
-    (tmp_path / "core-1.lock").mkdir()
-    run, env = take({"cores": {"folder": str(tmp_path), "each": 1}}, 2)
-    run.look_for_sharing()
-    assert (run.shared, env) == (False, {})
-
-
 def test_cores_of_a_rank_are_free_ones_or_the_run_says_that_it_shared(
     monkeypatch, tmp_path, capsys
 ):

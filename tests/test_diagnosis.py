@@ -151,25 +151,7 @@ CASES = {
         lambda t: drift(t.note(sent_bytes_per_step=148)),
         UNSYNCHRONISED,
     ),
-    "no DDP, and three numbers are averaged": (
-        lambda t: drift(
-            t.note(
-                sent_bytes_per_step=3 * 148,
-                gradient_bytes=900,
-                noted={"norm": [0.0] * STEPS, "accuracy": [0.0] * STEPS},
-            )
-        ),
-        UNSYNCHRONISED,
-    ),
     "a layer that DDP does not see": (drift, A_LAYER_IS_NOT),
-    "a layer of a small model": (
-        lambda t: drift(t.note(sent_bytes_per_step=900 + 148, gradient_bytes=900)),
-        A_LAYER_IS_NOT,
-    ),
-    "parameters are sent every eighth step": (
-        lambda t: drift(t.note(sent_bytes_per_step=125_000)),
-        A_LAYER_IS_NOT,
-    ),
     "a forgotten set_epoch": (
         lambda t: t.draw(lambda step, rank: ids(step % EPOCH)[rank::2]).lose(EPOCH).end(aside=0.05),
         {
@@ -207,20 +189,10 @@ CASES = {
         },
         lambda t: t.sum_contents(),
     ),
-    "a baseline without checksums, such as an older one": (
-        lambda t: t.sum_contents(drawn_by=1),
-        {},
-    ),
     "equal checksums clear the contents": (
         lambda t: other_contents(t.sum_contents()),
         {LOSS: "what a step does to its samples", FINAL: ANY},
         lambda t: t.sum_contents(),
-    ),
-    "a first loss on other samples": (
-        lambda t: other_contents(t).draw(
-            lambda step, r: [700 + r] if not step else ids(step)[r::2]
-        ),
-        {SAMPLES: ANY, LOSS: "the samples are not the baseline's", FINAL: ANY},
     ),
     "another start": (
         lambda t: (

@@ -145,14 +145,6 @@ MISTAKES = """
 + HOOKS = {
 - "none": default_hooks.allreduce_hook,
 + "none": average,
-== own_hook: has to return at once, with a future
-- HOOKS = {
-+ def average(state, bucket):
-+     return bucket.buffer().div_(dist.get_world_size())
-+
-+ HOOKS = {
-- "none": default_hooks.allreduce_hook,
-+ "none": average,
 == from_horovod: The learning rate of step 0 is
 - group["lr"] *= world
 + pass
@@ -195,11 +187,6 @@ MISTAKES = """
 + stage_inputs = ()
 == split_the_blocks: split by rows.
 - plan["down"] = RowwiseParallel(output_layouts=layout)
-== split_the_blocks: with --sequence-parallel it ends with an error
-- plan["attention.out"] = RowwiseParallel(output_layouts=layout)
-+ plan["attention.out"] = RowwiseParallel()
-- plan["down"] = RowwiseParallel(output_layouts=layout)
-+ plan["down"] = RowwiseParallel()
 == attend_to_all: final parameters apart
 - key, value = (all_gather(part, 2, dist.group.WORLD) for part in (key, value))
 - seen = mine[:, None] >= gathered
@@ -231,14 +218,6 @@ MISTAKES = """
 == fully_sharded: still gathered when the backward pass begins
 - fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
 + fully_shard(part, mesh=mesh, reshard_after_forward=False)
-== fully_sharded: something is not sharded
-- models.initialise(model, args)
-+ models.initialise(model, args)
-+ model = torch.nn.parallel.DistributedDataParallel(model)
-- for part in model[:-1]:
-- fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
-- fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)
-- fully_shard(model, mesh=mesh)
 == experts_over_ranks: change places
 - return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)
 + return all_to_all(results, experts.received, experts.sent, dist.group.WORLD)

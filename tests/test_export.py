@@ -15,7 +15,6 @@ import consolidate
 import numpy
 import pytest
 import torch
-from torch import nn
 
 from bootcamp import machine
 from bootcamp.costs import model_shapes
@@ -216,14 +215,6 @@ def test_checkpoint_of_no_served_model_is_refused_in_a_sentence(tmp_path):
         with pytest.raises(ConfigError, match=says):
             consolidate.write(tmp_path / name, tmp_path / "out.safetensors")
     assert not (tmp_path / "out.safetensors").exists()
-
-
-def test_file_of_another_kind_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"ends in one of .safetensors, .aoti.pt2, .pt2"):
-        artifacts.load("model.h5")
-    torch.jit.save(torch.jit.trace(nn.ReLU(), (torch.ones(1),)), tmp_path / "a.ts")
-    with pytest.raises(ValueError, match="does not say which model it holds"):
-        artifacts.read_info(tmp_path / "a.ts")
 
 
 @pytest.mark.filterwarnings("ignore")

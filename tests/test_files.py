@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bootcamp import units
-from bootcamp.files import read_json, update_json, write_json
+from bootcamp.files import read_json, update_json
 from bootcamp.records.steps import Steps
 
 # one file of anybody's, and two of the course's, changed by two processes at once
@@ -56,15 +56,6 @@ def test_file_without_a_json_object_is_empty(tmp_path):
         assert read_json(path) == {}
 
 
-def test_file_is_never_there_in_part(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"x": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"x": object()})
-    assert read_json(path) == {"x": 1}
-    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
-
-
 def test_steps_are_read_as_they_come(tmp_path):
     """Half a line is no row yet; the last row of a step that is done again counts."""
     steps = Steps(tmp_path)
@@ -85,27 +76,19 @@ def test_steps_are_read_as_they_come(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (units.cores(1), "1 core"),
         (units.cores(4), "4 cores"),
-        (units.size(999), "999 bytes"),
         (units.size(1500), "1.5 kB"),
         (units.size(999_600_000), "1,000 MB"),
-        (units.size(None), "-"),
-        (units.time(0), "0 ms"),
         (units.time(40e-6), "40 µs"),
         (units.time(1.2345), "1,234 ms"),
         (units.time(12.34), "12.3 s"),
-        (units.duration(3.21), "3.2 s"),
         (units.duration(125), "2 min 5 s"),
         (units.duration(4200), "1 h 10 min"),
         (units.flops(100e12), "100 TFLOP/s"),
         (units.number(1234567), "1,234,567"),
         (units.number(0.0001234), "1.23e-04"),
-        (units.number(3.5e9), "3.50e+09"),
         (units.number(12.345), "12.35"),
-        (units.number(0.5), "0.500"),
         (units.number(None), "-"),
-        (units.number(4.0), "4"),
         (units.number(4.0, whole=False), "4.000"),
     ],
 )

@@ -77,12 +77,6 @@ def test_proof_of_generation_rejects_other_bytes_and_scores(plain):
         generation.prove(dataclasses.replace(plain, prompt=b"class "), plain)
 
 
-@pytest.mark.parametrize(("prompt", "length"), [(b"", 3), (b"a", 0), (b"abcd", 61)])
-def test_text_the_model_has_no_positions_for_is_refused(model, prompt, length):
-    with pytest.raises(ValueError, match="64 together at most"):
-        generation.greedy(model, prompt, length, cached=True)
-
-
 # the formula
 
 

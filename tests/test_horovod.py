@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-from types import SimpleNamespace
 
 import pytest
 from trained import baseline
@@ -96,39 +95,3 @@ def test_machine_that_can_not_build_horovod_says_why(version, says, monkeypatch,
     monkeypatch.setattr(tool, "installed", lambda: False)
     assert tool.main() == tool.CANNOT
     assert says in capsys.readouterr().out
-
-
-@pytest.fixture
-def pip(monkeypatch, tmp_path):
-    """Play pip in a machine that could build, where no wheel comes; `says` is why."""
-    played = SimpleNamespace(asked=[], says="")
-
-    def run(arguments, stdout=None, **_):
-        command = arguments[3]
-        played.asked.append(command)
-        if stdout:
-            stdout.write(played.says)
-        return SimpleNamespace(returncode=int(command == "wheel"))
-
-    monkeypatch.setenv("BOOTCAMP_CACHE", str(tmp_path))
-    monkeypatch.setattr(tool, "installed", lambda: False)
-    monkeypatch.setattr(tool, "obstacle", lambda: None)
-    monkeypatch.setattr(tool.subprocess, "run", run)
-    return played
-
-
-@pytest.mark.parametrize(
-    ("says", "again"),
-    [("Building wheel for horovod\n", False), ("No matching distribution found\n", True)],
-)
-def test_build_of_horovod_that_failed_is_repeated_only_where_no_source_came(
-    pip, says, again, capsys
-):
-    pip.says = says
-    assert tool.main() == tool.CANNOT
-    assert capsys.readouterr().out.splitlines()[-1].startswith("Horovod did not build: the end of")
-    assert tool.main(once=True) == tool.CANNOT, "as make test does"
-    assert pip.asked == ["install", "wheel"] * (1 + again)
-    assert (f"see {tool.failed_log()}. make horovod" in capsys.readouterr().out) != again
-    assert tool.main() == tool.CANNOT
-    assert pip.asked == ["install", "wheel"] * (2 + again)

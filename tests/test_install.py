@@ -145,17 +145,6 @@ def test_obstacles_stop_it_in_a_sentence(found, fails, code, says, pip, capsys, 
     assert pip.asked == (["torch"] if fails == "torch" else [])
 
 
-@pytest.mark.parametrize("wrong", [["--download"], ["--download", ""], ["--upload", "x"], ["x"]])
-def test_other_arguments_install_nothing(wrong, pip, capsys, tmp_path):
-    """An empty name among them, as of a variable that is not set: it is no call without a name."""
-    with pytest.raises(SystemExit, match="2"):
-        pip.call(*wrong)
-    (tmp_path / "file").write_text("")
-    assert pip.call("--download", str(tmp_path / "file")) == 1
-    assert capsys.readouterr().out.endswith("file can't be a folder (File exists).\n")
-    assert not pip.asked
-
-
 def test_torch_can_come_from_another_index(monkeypatch):
     monkeypatch.setenv("TORCH_INDEX", "https://torch.example/cpu")
     steps = install.steps(["serving"])
@@ -234,15 +223,6 @@ def test_reader_and_contributor_get_what_they_need_and_are_asked_once(course):
     assert course("check").stdout.splitlines() == ["tools/test.py --check"]
     done = course("install", "GROUPS=serving deepspeed")
     assert done.stdout == "tools/install.py serving deepspeed\n"
-
-
-def test_environment_whose_python_does_not_start_is_named(course, tmp_path):
-    """Such as one under somebody's home folder, or one that has been removed since."""
-    (tmp_path / "env" / ".ready").touch()
-    (tmp_path / "env" / "bin" / "python").write_text("#!/gone/python\n")
-    done = course("lab")
-    assert done.returncode == 2
-    assert done.stdout.startswith("env/bin/python can't be started by this user: build env with")
 
 
 @pytest.mark.parametrize("venv", ["/a b/.venv", ""])

@@ -41,15 +41,10 @@ def test_flags_are_refused_in_one_sentence_of_rank_0s_without_a_traceback(start)
 AGENTS = {"hosts": 2, "start": "torchrun"}
 WRONG = [
     ({"ranks": "2"}, "ranks='2': expected a whole number from 1 on"),
-    ({"ranks": 2.0}, "ranks=2.0: expected a whole number"),
     ({"args": "50 10"}, "args='50 10': expected a list of texts"),
     ({"device": "tpu"}, "device='tpu': expected one of auto, cpu, cuda, meta"),
-    ({"start": "hot"}, "start='hot': expected one of warm, cold, torchrun"),
-    ({"hosts": 0}, "hosts=0: expected at least one"),
     ({"ranks": 3, "hosts": 2}, "ranks=3 do not spread evenly over hosts=2"),
-    ({"ranks": None, "hosts": 2}, "hosts= needs ranks="),
     ({"hosts": 2, "device": "cuda"}, "hosts= are for CPU ranks"),
-    ({"link": "200mbit"}, "link='200mbit': expected a rate between hosts=2 or more"),
     ({"hosts": 2, "link": "fast"}, "link='fast': .* such as '200mbit'"),
     ({"hosts": 2, "options": Options(fewest_hosts=1)}, "fewest_hosts= is torchrun's"),
     ({**AGENTS, "options": Options(fewest_hosts=3)}, "fewest_hosts=3: expected 1 to hosts=2"),
@@ -58,7 +53,6 @@ WRONG = [
         {"options": partial(Options, hang_seconds="5")},
         "hang_seconds='5': .*Write hang_seconds=5, without quo",
     ),
-    ({"options": partial(Options, max_restarts=1.5)}, "max_restarts=1.5: expected int$"),
     (
         {"options": partial(Options, framework="keras")},
         "framework='keras': expected one of .*horovod",

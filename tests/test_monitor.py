@@ -174,16 +174,6 @@ def test_picture_says_everything_in_words(run):
     assert "nothing yet" in begun
 
 
-def test_picture_thins_long_curves_and_escapes_names(run):
-    append(run, *(make_row(step, loss=float(step)) for step in range(3, 1000)))
-    (run / "config.json").write_text(json.dumps(CONFIG | {"strategy": "<script>"}))
-    drawn = monitor.draw(look(run)).content
-    loss, _ = re.findall(r'<path d="(.*?)"', drawn)
-    assert monitor.POINTS / 2 < loss.count("L") < monitor.POINTS
-    assert "loss at the last step: 999; from 3 to 999 so far" in drawn
-    assert "<script>" not in drawn
-
-
 def test_load_of_gpus_is_what_nvml_says(monkeypatch):
     libnvml = pytest.importorskip("nvitop.api.libnvml")
     monkeypatch.setattr(sys, "argv", ["", str(os.getpid())])
@@ -278,27 +268,6 @@ def test_monitor_waits_for_a_run_to_begin(going, pictures, logs, name, waiting):
     going.rename(logs / "mine")
     until(lambda: "3 of 20 steps" in pictures[0].said)
     assert watching.folder == logs / "mine"
-
-
-def test_monitor_waits_no_longer_than_it_says(pictures, tmp_path):
-    assert has_ended(monitor.watch(tmp_path / "never", wait_seconds=0.3))
-    assert "No run has begun" in pictures[0].said
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="this is a file"):
-        monitor.watch(tmp_path / "file")
-
-
-@pytest.mark.parametrize("said", ["lost", "The monitor failed: ZeroDivisionError"])
-def test_monitor_ends_with_its_folder_or_with_an_error_of_its_own(
-    going, pictures, monkeypatch, said
-):
-    watching = monitor.watch(going)
-    if said == "lost":
-        going.rename(going.with_name("gone"))
-    else:
-        monkeypatch.setattr(monitor, "draw", lambda *_: 1 / 0)
-    assert has_ended(watching)
-    assert said in pictures[0].said
 
 
 def test_monitor_follows_a_launch_until_it_is_interrupted(pictures, logs):

@@ -5,7 +5,6 @@ Two lessons and the first errors are built once, from their notebooks as they ar
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import chromium
@@ -58,18 +57,6 @@ def test_terms_are_explained_in_their_lessons(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "TERMS", listed)
     with pytest.raises(pages.PagesError, match="'all-to-none' is bold nowhere in 04_ddp.py"):
         pages.glossary()
-
-
-def test_newest_course_with_most_lessons_is_taken(tmp_path, monkeypatch, capsys):
-    (tmp_path / "0").mkdir()
-    monkeypatch.setattr(sys, "argv", ["pages.py", "--course", str(tmp_path)])
-    assert pages.main() == 2
-    assert "has no executed lesson: `make course`" in capsys.readouterr().out
-    for name, numbers in (("1", ("00", "04")), ("2", ("00", "04")), ("3", ("04",))):
-        (tmp_path / name).mkdir()
-        for number in numbers:
-            shutil.copy(lessons.find(number).notebook, tmp_path / name)
-    assert pages.newest_course(tmp_path).name == "2"
 
 
 def test_only_pages_of_an_earlier_build_are_removed(tmp_path):

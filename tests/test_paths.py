@@ -44,15 +44,6 @@ def test_the_nearest_clone_is_the_courses_folder(tmp_path):
     assert paths.course_folder(tmp_path) == paths.PACKAGE.parents[1]
 
 
-def test_two_variables_name_other_folders(tmp_path):
-    code = "from bootcamp.paths import LOGS, WORK; print(LOGS, WORK)"
-    env = {"BOOTCAMP_LOGS": str(tmp_path / "a"), "BOOTCAMP_WORK": str(tmp_path / "b")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env
-    )
-    assert done.stdout.split() == [str(tmp_path / "a"), str(tmp_path / "b")]
-
-
 @pytest.fixture
 def two_clones():
     """Two clones in a folder that every user may enter: one is root's, one nobody's."""

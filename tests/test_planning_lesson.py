@@ -71,16 +71,6 @@ def test_closest_plan_is_changed_one_thing_at_a_time():
     assert fits["sequences of 2048"] == "no"
 
 
-def test_impossible_plans_and_unknown_models_say_why():
-    with pytest.raises(ValueError, match="expected one of GPT-2 124M"):
-        forecasts.find_model("Llama 9")
-    with pytest.raises(ValueError, match="divide over no mesh of 16,384 GPUs"):
-        forecasts.list_plans("Llama 3 70B", gpus=16384)
-    given = ("Llama 3 70B", "H100 80GB", 256, 400)
-    with pytest.raises(ValueError, match="pipeline 64 is 512 ranks, and there are 256 GPUs"):
-        forecasts.add_plan(*given, zero=1, tensor=8, pipeline=64)
-
-
 def test_sliders_move_one_plan_among_all(picture, plans):
     best = {name: plans[0][words] for name, (words, _) in simulators.PLAN.items()}
     controls = simulators.planner(**best, recompute=plans[0]["recompute"])
@@ -123,13 +113,6 @@ def test_plans_near_the_fastest_are_accepted_and_limits_of_others_said():
         assert limit in said
 
 
-def test_plans_faster_than_any_that_was_tried_are_accepted(monkeypatch):
-    slow = dict(PLAN.tried[0])
-    slow["seconds_per_step"] *= 1.5
-    monkeypatch.setitem(PLAN.__dict__, "tried", forecasts.Table([slow], ""))
-    assert "faster than the fastest" in str(exercise.try_out(PLAN, PLAN.solution))
-
-
 def test_given_plan_does_not_fit_and_more_than_one_knob_is_right():
     assert not KNOB.row({})["fits"]
     for right in ({"pipeline": 2}, {"micro_batch": 1}):
@@ -138,7 +121,6 @@ def test_given_plan_does_not_fit_and_more_than_one_knob_is_right():
 
 WRONG = [
     (PLAN, 5, "Expected: a dictionary such as"),
-    (PLAN, {}, "Expected: a dictionary such as"),
     (PLAN, {"precision": "fp8"}, "Seen: precision: not yours to choose"),
     (PLAN, {"tensor": 8, "data": 16}, "128 ranks, and there are 256"),
     (PLAN, {"tensor": 8, "pipeline": 2}, tasks.STATES),
@@ -149,11 +131,8 @@ WRONG = [
     (PLAN, NEAR | {"recompute": "full"}, "Recomputation repeats forward passes"),
     (PLAN, NEAR | {"context": 2}, "Context ranks exchange keys and values"),
     (KNOB, {"pipeline": 2, "stage": 2}, "Seen: 2 changes: pipeline, stage"),
-    (KNOB, {"stage": 2}, "of activations\nActivations are the largest part"),
     (KNOB, {"stage": 3}, "gradients and parameters on the links"),
-    (KNOB, {"recompute": "full"}, "Recomputation repeats forward passes"),
     (KNOB, {"tensor": 16}, "tensor-parallel collectives"),
-    (KNOB, {"tensor": 6}, "60 ranks, and there are 64 GPUs"),
 ]
 
 

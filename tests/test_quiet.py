@@ -65,15 +65,6 @@ def test_last_measurement_is_kept_for_a_while(count, monkeypatch):
     assert quietness.read_last() is None, "from the future: another machine's, or a clock set back"
 
 
-def test_file_that_is_no_measurement_or_can_not_be_written_stops_nobody(count, logs, monkeypatch):
-    for text in ("{", "[1]", '{"other": 1}'):
-        (logs / quietness.FILE).write_text(text)
-        assert quietness.read_last() is None
-    monkeypatch.setattr(quietness, "LOGS", logs / quietness.FILE / "logs")
-    assert count(STEADY, STEADY).is_quiet
-    assert quietness.read_last() is None
-
-
 def test_workers_count_in_every_window(logs, monkeypatch):
     work = quietness.WORK.replace(f"{quietness.WINDOW_SECONDS}", "0.001")
     monkeypatch.setattr(quietness, "WORK", work)

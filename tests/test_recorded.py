@@ -8,10 +8,7 @@ import sys
 
 import pytest
 import reference
-from matplotlib.text import Text
 
-from bootcamp import corpus
-from bootcamp.drawing import plots
 from bootcamp.experiments import claims, replay
 from bootcamp.files import write_json
 from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT
@@ -79,33 +76,6 @@ def test_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
     assert shared.origin.endswith("on shared cores")
     table = runs.table(alone, shared)
     assert ["shared cores" in row["run"] for row in table] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("crc32", "says"), [(2_800_914_578, True), (corpus.CRC32, False), (None, False)]
-)
-def test_losses_on_an_earlier_text_say_so(crc32, says):
-    run = runs.Run(RECORD)
-    run.config["corpus_crc32"] = crc32
-    said = [text.get_text() for text in plots.loss_curves(run).findobj(Text)]
-    assert any("Trained on an earlier text" in text for text in said) == says
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(("phases", "name"), [(False, "0.trace.json.gz"), (True, "0.trace.json")])
-def test_trace_made_slim_has_the_name_that_figures_look_for(tmp_path, packed, phases, name):
-    """A run's trace is packed where it is large, and then too its slim copy is found."""
-    event = {"name": "forward", "ph": "X", "cat": "user_annotation", "ts": 5.0, "dur": 2.0}
-    opened = {True: gzip.open, False: open}
-    folder = tmp_path / "ranks"
-    folder.mkdir()
-    with opened[packed](folder / f"0.trace.json{'.gz' * packed}", "wt") as file:
-        json.dump({"traceEvents": [event | {"tid": 1}]}, file)
-    reference.slim(tmp_path, phases)
-    assert [path.name for path in folder.iterdir()] == [name]
-    with opened[name.endswith(".gz")](folder / name, "rt") as file:
-        (kept,) = json.load(file)["traceEvents"]
-    assert kept["name"] == "forward"
 
 
 # The records that there are

@@ -1,7 +1,6 @@
 """A lesson put back to its start, and catching up: nothing of the reader's is ever lost."""
 
 import subprocess
-import sys
 
 import lessons
 import nbformat
@@ -101,20 +100,6 @@ def test_stored_outputs_come_back_from_git_and_without_it_are_the_readers_own(he
     assert "my own note" not in path.read_text()
     assert [cell.outputs for cell in again.cells if cell.get("outputs")] == stored
     assert "left as it is" in reset.reset(number)[0]
-
-
-def test_what_can_not_be_done_is_said_in_a_sentence(here, capsys, monkeypatch):
-    for lesson in (["4"], ["99"], [""], [], ["04_ddp"]):
-        for how in ([], ["--catch-up"]):
-            monkeypatch.setattr(sys, "argv", ["reset.py", *how, *lesson])
-            assert reset.main() == 2
-            assert "give LESSON= one of 00, 01, 02" in capsys.readouterr().out
-    assert files(here) == {}
-    (here / "work").rmdir()
-    (here / "work").write_text("")
-    monkeypatch.setattr(sys, "argv", ["reset.py", "--catch-up", "02"])
-    assert reset.main() == 2
-    assert capsys.readouterr().out == f"{here / 'work'} can't be written: File exists.\n"
 
 
 def test_catching_up_fills_in_solutions_where_nothing_is(here):

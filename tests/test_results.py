@@ -89,10 +89,3 @@ def test_page_of_the_class_loads_nothing_and_escapes_what_people_typed(
         with chromium.tab() as tab:
             tab.goto(page.as_uri())
             assert tab.locator("table").count() == 4
-
-
-def test_other_files_are_refused_in_a_sentence(monkeypatch, tmp_path):
-    (tmp_path / "other.json").write_text("{}")
-    monkeypatch.setattr(sys, "argv", ["results.py", "--class", str(tmp_path / "other.json")])
-    with pytest.raises(SystemExit, match="A file is not one of `make results`: KeyError, 'claims'"):
-        results.main()

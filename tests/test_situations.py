@@ -1,14 +1,11 @@
 """Ordinary users: no right to write into the clone, blanks in paths, little memory to share."""
 
-import errno
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import lab
-import pytest
 
 from bootcamp.launcher import forkserver
 from bootcamp.paths import ROOT
@@ -62,17 +59,6 @@ def test_copies_of_notebooks_are_made_once_and_stay(tmp_path, capsys):
     assert first.read_text() == "mine"
 
 
-def test_copy_of_a_notebook_is_complete_or_not_there(tmp_path, monkeypatch):
-    def full(source, target):
-        Path(target).write_bytes(Path(source).read_bytes()[:100])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(lab.shutil, "copyfile", full)
-    with pytest.raises(OSError, match="No space left"):
-        lab.own_copies(tmp_path)
-    assert list(tmp_path.rglob("*.ipynb")) == []
-
-
 def test_reader_without_a_home_that_can_be_written_gets_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path / "gone"))
     monkeypatch.setattr(lab.tempfile, "tempdir", str(tmp_path))
@@ -92,17 +78,3 @@ def test_warm_python_starts_where_its_path_has_blanks_and_quotes(tmp_path, monke
     forkserver.install_shims(tmp_path / "bin")
     command = [tmp_path / "bin" / "python", "-c", "import sys; print(*sys.argv[1:])", "a b"]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "a b\n"
-
-
-def test_compilers_that_can_not_find_torch_are_not_asked(monkeypatch, capsys):
-    import torch
-
-    from bootcamp_lessons.labs import faster_step
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch, "__path__", ["/home/zoë m/torch"])
-    monkeypatch.setattr(shutil, "which", lambda name: name)
-    assert faster_step.choose_backend() == "aot_eager"
-    assert "blank" in capsys.readouterr().out
-    monkeypatch.setattr(torch, "__path__", ["/opt/torch"])
-    assert faster_step.choose_backend() == "inductor"

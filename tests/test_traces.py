@@ -117,23 +117,13 @@ def test_recorded_trace_is_smaller_and_tells_the_same(tmp_path):
         assert step["began"] == pytest.approx(same["began"])
 
 
-@pytest.mark.parametrize(
-    ("intervals", "others", "left"),
-    [
-        ([(0, 10), (20, 30)], [(2, 4), (8, 22), (40, 50)], [(0, 2), (4, 8), (22, 30)]),
-        ([(0, 10)], [], [(0, 10)]),
-        ([(3, 4)], [(0, 10)], []),
-    ],
-)
-def test_intervals_without_others(intervals, others, left):
-    assert trace.subtract_intervals(intervals, others) == left
-
-
-def test_intervals_are_merged_and_intersected():
+def test_intervals_are_merged_intersected_and_subtracted():
     merged = trace.merge_intervals([(20, 21), (0, 5), (2, 12), (7, 7), (15, 15)])
     assert merged == [(0, 12), (20, 21)]
     assert trace.total_seconds(merged) == pytest.approx(13e-6)
     assert trace.total_seconds(trace.intersect_intervals(merged, [(5, 25)])) == pytest.approx(8e-6)
+    others = [(2, 4), (8, 22), (40, 50)]
+    assert trace.subtract_intervals([(0, 10), (20, 30)], others) == [(0, 2), (4, 8), (22, 30)]
 
 
 # Phases of DataParallel and of FSDP
