@@ -112,16 +112,6 @@ def test_ports_start_rejected_and_end_accepted(task, tmp_path):
     assert exercise.try_out(task, task.solution_path()).solved
 
 
-def test_samplers_give_the_ids_batch_by_batch():
-    loader = DataLoader(torch.arange(7), 3, drop_last=True)
-    sampler = own_script.watch_loader(loader, 1)
-    for _ in range(2):  # epochs
-        assert [(batch.tolist(), sampler.sample_ids) for batch in loader] == [
-            ([0, 1, 2], [0, 1, 2]),
-            ([3, 4, 5], [3, 4, 5]),
-        ]
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_samplers_know_what_is_in_the_samples_that_they_see(workers):
     pairs = [(torch.arange(3.0) + number, {"kind": number}) for number in range(4)]

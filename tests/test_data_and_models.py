@@ -118,15 +118,6 @@ def test_images_of_a_class_share_their_tiles_and_nothing_else():
     assert (flat @ flat.T).fill_diagonal_(0).abs().max() < 0.1  # no two samples share their noise
 
 
-def test_images_are_the_same_pictures_in_every_dtype():
-    for dtype in config.DTYPES.values():
-        image, target = images(dtype=dtype)[123]
-        assert (image.dtype, target.dtype) == (dtype, torch.int64)
-        assert torch.equal(image, images()[123][0].to(dtype))
-    with pytest.raises(ValueError, match="image_size 60: expected a multiple of 8"):
-        images(size=60)
-
-
 @pytest.mark.parametrize("model", models.NAMES)
 def test_batch_fits_its_model_in_every_dtype(model):
     """In float64, each gradient of a whole tensor is far above float32's rounding of it."""

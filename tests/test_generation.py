@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import runpy
 from argparse import Namespace
 
 import pytest
@@ -29,14 +28,6 @@ def plain(model):
 
 
 # the cache
-
-
-def test_bytes_are_the_same_with_a_cache_and_without(model, plain):
-    cached = generation.greedy(model, PROMPT, LENGTH, cached=True)
-    assert generation.prove(cached, plain) < 1e-5
-    assert (cached.text, len(cached.text)) == (plain.text, LENGTH)
-    assert (plain.cache_bytes, cached.cache_bytes) == (0, 28 * TOKEN_BYTES)
-    assert len(cached.seconds) == LENGTH
 
 
 @pytest.mark.parametrize("kv_heads", [None, 1, 2])
@@ -129,17 +120,3 @@ def test_devices_that_serve_answer_as_one_does_and_change_nothing(way, model):
         assert sum(held) == whole
         assert held == pytest.approx([whole / 2, whole / 2], rel=0.02)
         assert first == second
-
-
-def test_continuous_batching_answers_as_the_model_alone_does_in_fewer_steps():
-    snippet, steps = runpy.run_path(str(SRC / "snippets" / "continuous_batching.py")), {}
-    model = generation.build(context=snippet["PROMPT"] + snippet["LONGEST"])
-    for continuous in (False, True):
-        requests = snippet["make_requests"]()[:20]
-        with torch.inference_mode():
-            steps[continuous] = snippet["serve"](model, requests, continuous)
-            assert max(snippet["apart"](model, one) for one in requests) < 1e-5
-        assert all(one.is_done() for one in requests)
-    batches = [requests[first : first + 8] for first in range(0, 20, 8)]
-    assert steps[False] == sum(max(one.length for one in batch) - 1 for batch in batches)
-    assert sum(one.length - 1 for one in requests) / 8 < steps[True] < 0.8 * steps[False]

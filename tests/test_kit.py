@@ -146,23 +146,6 @@ def expect(*cells) -> str:
     return lesson.expected().removeprefix("# 99 Title\n\n")
 
 
-def test_expected_outputs_stand_below_their_headings_without_this_machines_paths():
-    words = ["## Run it\n\nText.", "### First: a *plot*", "## Prove it"]
-    run, first, prove = map(nbformat.v4.new_markdown_cell, words)
-    said = {"text/plain": f"wrote {ROOT}/logs/x\n\x1b[31mred\x1b[0m\n"}
-    text = expect(
-        show(), run, show(), first, show(said, source="\nfirst = 1\n"), show(), prove, show()
-    )
-    assert re.findall(r"^#+ .*$", text, re.MULTILINE) == [
-        "## The beginning, cell 1: `run`",
-        "## Run it, cell 1: `run`",
-        "## First: a *plot*, cell 1: `first = 1`",
-        "## First: a *plot*, cell 2: `run`",
-        "## Prove it, cell 1: `run`",
-    ]
-    assert "wrote ./logs/x\nred\n" in text
-
-
 def test_expected_outputs_are_not_recorded_on_a_busy_machine(monkeypatch, capsys, tmp_path):
     busy = quietness.Quietness(share=0.5, spread=0.3, second_core=0.4, unix_seconds=0)
     monkeypatch.setattr(quietness, "measure", lambda: busy)

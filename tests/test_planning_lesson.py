@@ -63,14 +63,6 @@ def test_growth_names_its_limits():
     assert large["marks"] == ["no plan fits the memory"]
 
 
-def test_closest_plan_is_changed_one_thing_at_a_time():
-    closest, changes = forecasts.vary_closest("Llama 3 70B", gpus=8, batch=64)
-    assert closest[0]["peak_gb"] > 80
-    fits = {row["change"]: row["fits"] for row in changes}
-    assert fits["offload the optimizer"] == "yes"
-    assert fits["sequences of 2048"] == "no"
-
-
 def test_sliders_move_one_plan_among_all(picture, plans):
     best = {name: plans[0][words] for name, (words, _) in simulators.PLAN.items()}
     controls = simulators.planner(**best, recompute=plans[0]["recompute"])

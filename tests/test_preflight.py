@@ -206,23 +206,6 @@ def test_package_index_is_asked_as_pip_is_configured(tmp_path, monkeypatch):
         assert ("PIP_INDEX_URL" in row["to do"]) == (index == "gone")
 
 
-@pytest.mark.parametrize(
-    ("script", "found", "verdict"),
-    [
-        ("echo A100, 81920 MiB", "A100, 81920 MiB", checks.READY),
-        ("echo A; echo B", "A; B", checks.READY),
-        ("true", "none", checks.READY),
-        ("echo no driver; exit 9", "no driver", checks.LIMITS),
-    ],
-)
-def test_gpus_are_listed_by_the_nvidia_smi_of_path(script, found, verdict, tmp_path, monkeypatch):
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    (row,) = checks.gpus(None)
-    assert (row["found"], row["verdict"]) == (found, verdict)
-
-
 def test_checks_that_raise_hide_no_other(monkeypatch):
     monkeypatch.setitem(checks.CHECKS, "gpus", lambda options: 1 / 0)
     rows = check("gpus", "cores")

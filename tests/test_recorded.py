@@ -126,15 +126,6 @@ def test_recorded_bytes_and_seconds_are_those_of_the_theory(name):
         assert run.seconds_per_step > (hsdp_lab.crossing_bytes(run) - burst) / rate
 
 
-def test_rows_across_hosts_send_more_and_accumulation_sends_no_more():
-    across, fsdp, accumulating, hsdp = (
-        hsdp_lab.crossing_bytes(replay.Run(HSDP / name))
-        for name in ("rows-across", "fsdp-open", "accumulating", "hsdp-open")
-    )
-    assert across > fsdp
-    assert accumulating == pytest.approx(hsdp, rel=0.02)
-
-
 # Where something is missing
 
 

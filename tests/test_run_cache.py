@@ -7,7 +7,6 @@ import pytest
 import run_cache
 from trained import trained
 
-from bootcamp.experiments import claims
 from bootcamp.launcher import launch
 from bootcamp.launcher.run_request import Command, RunRequest
 from bootcamp.records.runs import Run
@@ -51,16 +50,6 @@ def test_repeated_launch_of_one_process_trains_again(cache):
     runs = [launch.launch("cpu", **FLAGS) for _ in range(2)]
     assert numbers(cache) == {"trained": 2, "copied": 0}
     assert runs[0].steps != runs[1].steps, "other seconds"
-
-
-def test_claim_without_seconds_takes_what_this_process_has_launched(cache, monkeypatch):
-    """Its verdict is none in any case; with seconds both of a pair are trained each time."""
-    this, that = claims.trial("cpu", **FLAGS), claims.trial("cpu", seed=1, **FLAGS)
-    this()
-    for seconds, trained_by_then in (("0", 2), ("0.001", 4)):
-        monkeypatch.setenv("BOOTCAMP_CLAIM_SECONDS", seconds)
-        assert claims.faster("x", "This wins.", this, that).pairs == 1
-        assert numbers(cache)["trained"] == trained_by_then
 
 
 def test_launch_of_another_text_flag_or_environment_is_another_launch(cache):

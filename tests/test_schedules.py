@@ -1,15 +1,12 @@
 """Pipeline schedules: plans that torch carries out as they are, and what is computed from them."""
 
-import json
-
 import pytest
 from trained import trained
 
 from bootcamp.costs import pipeline_schedules as schedules
-from bootcamp.costs.pipeline_schedules import SCHEDULES, Action, Impossible, Kept, Span
+from bootcamp.costs.pipeline_schedules import SCHEDULES, Action, Impossible, Kept
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.records import runs
 from bootcamp.scripts.variants import variant
 from bootcamp_lessons import sharding_tables
 
@@ -177,18 +174,3 @@ def test_peak_bytes_of_ranks_are_the_formulas(schedule):
     assert [row["rank"] for row in rows] == [0, 1]
     for row in rows:
         assert row["measured"] == pytest.approx(row["formula"], rel=0.05)
-
-
-def test_median_step_after_the_first_is_read(tmp_path):
-    (tmp_path / "ranks").mkdir()
-    for rank in range(2):
-        with open(tmp_path / "ranks" / f"{rank}.actions.jsonl", "w") as file:
-            for step, seconds in enumerate((1, 5, 3, 2)):
-                row = {"step": step, "stage": rank, "action": "F", "micro_batch": 0}
-                began = 100 * step + rank
-                file.write(json.dumps(row | {"began": began, "ended": began + seconds}) + "\n")
-    run = runs.Run(tmp_path)
-    assert run.actions() == [Span(i, Action("F", i, 0), i, i + 3) for i in range(2)]
-    assert schedules.makespan(run.actions(step=0)) == 2
-    with pytest.raises(FileNotFoundError, match="no pipeline's run"):
-        runs.Run(tmp_path / "ranks").actions()
