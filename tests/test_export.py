@@ -8,13 +8,13 @@ import math
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 
 import consolidate
 import numpy
 import pytest
 import torch
+from processes import run_program
 
 from bootcamp import machine
 from bootcamp.costs import model_shapes
@@ -157,9 +157,7 @@ def test_process_that_serves_onnx_never_loads_torch(exported):
         "scores = artifacts.load(path + '.onnx')(numpy.arange(6).reshape(2, 3))\n"
         "print(scores.sum(), 'torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+    done = run_program([sys.executable, "-c", code], check=True, cwd=ROOT)
     *contexts, total, torch_loaded = done.stdout.split()
     assert contexts == [str(CONTEXT)] * 3
     assert float(total) == pytest.approx(model(numpy.arange(6).reshape(2, 3)).sum(), abs=1e-4)

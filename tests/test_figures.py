@@ -152,15 +152,6 @@ def test_loss_differences_are_drawn_from_nothing_to_far_beyond_the_tolerance(mak
     assert "1.0e-01" in figure.alt
 
 
-def test_throughput_is_the_median_after_warm_up_with_quartiles(make_run):
-    figure = plots.throughput(make_run(speed=[1.0, 1.0, 1.0, 100.0, 600.0, 200.0]))
-    assert list_bars(figure) == pytest.approx([200.0])
-    (line,) = figure.axes[0].collections
-    assert line.get_segments()[0][:, 0] == pytest.approx([150.0, 400.0])
-    assert "12,800 tokens/s" in read_texts(figure)
-    assert "200 samples/s (150 to 400)" in figure.alt
-
-
 def test_scaling_draws_speed_up_and_efficiency_beside_the_ideal(make_run):
     runs = [make_run("ddp", n, speed) for n, speed in ((4, 300.0), (1, 100.0), (2, 180.0))]
     figure = plots.scaling(*runs)

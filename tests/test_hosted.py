@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from processes import run_program
 
 from bootcamp.paths import ROOT
 
@@ -95,13 +96,7 @@ class Host:
         own = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "PYTHON"))}
         own |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": self.wheels.as_uri()}
         own |= {"PIP_CONFIG_FILE": os.devnull}
-        return subprocess.run(
-            [self.python, "-c", code],
-            cwd=self.clone.parent,
-            env=own,
-            capture_output=True,
-            text=True,
-        )
+        return run_program([self.python, "-c", code], cwd=self.clone.parent, env=own)
 
     def packages(self) -> dict[str, str]:
         names = [path.name.removesuffix(".dist-info") for path in self.site.glob("*.dist-info")]

@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import horovod
 import install
 import pytest
+from processes import run_program
 
 from bootcamp.launcher import arguments
 
@@ -183,12 +183,10 @@ def course(tmp_path):
     python.chmod(0o755)
 
     def make(*arguments, **options):
-        return subprocess.run(
+        return run_program(
             [MAKE, f"PYTHON={python}", "VENV=env", "--no-print-directory", *arguments],
             cwd=tmp_path,
             env={"PATH": os.environ["PATH"]},
-            capture_output=True,
-            text=True,
             **options,
         )
 

@@ -111,12 +111,9 @@ def test_questions_are_texts_where_no_widget_is_shown(monkeypatch, capsys):
     assert sent[0][progress.VIEW]["model_id"]
     assert sent[0]["text/plain"].startswith("How long?\nYour prediction: none yet.")
     assert "%env BOOTCAMP_WIDGETS=0" in sent[0]["text/plain"]
-    monkeypatch.setenv(progress.VARIABLE, "0")
-    predict("speed", "How long?", unit="ms")._ipython_display_()
-    monkeypatch.delenv(progress.VARIABLE)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     predict("speed", "How long?", unit="ms")._ipython_display_()
-    assert capsys.readouterr().out.count("How long?\nYour prediction: none yet.") == 2
+    assert capsys.readouterr().out.count("How long?\nYour prediction: none yet.") == 1
 
 
 def test_launches_are_refused_while_a_question_is_open(monkeypatch, shown):
@@ -185,16 +182,12 @@ def test_first_answers_count_for_each_machine(monkeypatch):
 
 
 def test_worst_kind_is_named():
-    answer("a", 3, 3)
-    assert "1 of 1 predictions were right." in prediction_scores.verdict()
-    answer("b", 300, 100)
-    assert "Too few to compare kinds" in prediction_scores.verdict()
-    answer("c", 50, 100)
+    for name, said in (("a", 100), ("b", 300), ("c", 50)):
+        answer(name, said, 100)
     for name in "efg":
         answer(name, 100, 100, unit="MB")
     said = prediction_scores.verdict()
     assert "4 of 6 predictions were right. Worst: times and speeds, 1 of 3 right" in said
-    assert "typically off by a factor of 2." in said
     assert "too large" not in said, "two wrong ones have no direction yet"
     answer("h", 400, 100, unit="%")
     answer("i", 4, 4, unit="steps")

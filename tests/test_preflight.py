@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import socket
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -16,6 +15,7 @@ import preflight
 import preflight_checks as checks
 import psutil
 import pytest
+from processes import run_program
 
 from bootcamp.launcher import process_tree
 
@@ -27,10 +27,8 @@ BARE = [sys._base_executable, "-I", "-S"]  # the system's own Python: no package
 
 def run(only, python=(sys.executable,), env=(), **options):
     """Run the tool in a process: (exit code, what it prints, its rows by the check's name)."""
-    done = subprocess.run(
+    done = run_program(
         [*python, str(TOOL), "--json", "--only", only],
-        capture_output=True,
-        text=True,
         timeout=120,
         env={**os.environ, **dict(env)},
         **options,
@@ -111,9 +109,7 @@ def test_old_python_is_told_so_and_nothing_else(monkeypatch):
 @pytest.mark.slow
 def test_ranks_really_talk():
     """The launch in this process, without the time limit that a busy machine may not keep."""
-    done = subprocess.run(
-        [sys.executable, str(TOOL), "--measure"], capture_output=True, text=True, timeout=200
-    )
+    done = run_program([sys.executable, str(TOOL), "--measure"], timeout=200)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, "its supervisor did, at its end, since Python 3.12"
     said = json.loads(done.stdout.splitlines()[-1])

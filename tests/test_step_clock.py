@@ -1,12 +1,12 @@
 """A step's seconds and loss are written when they are there, and no step waits for them."""
 
 import json
-import subprocess
 import sys
 import time
 
 import pytest
 import torch
+from processes import run_program
 
 from bootcamp.paths import SRC
 from bootcamp.records import summary
@@ -178,9 +178,7 @@ def test_script_that_ends_after_finish_ends_with_its_own_exit_code(tmp_path):
         text = (SRC / "_train_cpu.py").read_text() + f"\nimport sys\n{end}\n"
         (tmp_path / f"{number}.py").write_text(text)
     scripts = sorted(tmp_path.glob("*.py"))
-    ended = subprocess.run(
-        [sys.executable, "-uc", EACH, *scripts], capture_output=True, text=True, check=True
-    )
+    ended = run_program([sys.executable, "-uc", EACH, *scripts], check=True)
     assert ended.stdout.split() == [str(code) for code in ENDS.values()], ended.stderr
     folders = sorted(tmp_path.glob("*-run"))
     assert [summary.read(folder)["status"] for folder in folders] == ["ok", "failed", "ok"]
