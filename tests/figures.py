@@ -10,13 +10,7 @@ from matplotlib.figure import Figure
 
 from bootcamp.drawing import plots
 from bootcamp_lessons import forecasts
-from bootcamp_lessons.diagrams import (
-    hsdp,
-    predicted,
-    saved_checkpoints,
-    scaling,
-    single_device,
-)
+from bootcamp_lessons.diagrams import hsdp, predicted, saved_checkpoints, scaling, single_device
 
 SHARED = "shared with another run, so the times mean nothing"
 
@@ -242,14 +236,7 @@ def draw_limits(make):
     yield predicted.feasible_plans(forecasts.list_plans("Llama 3 405B", gpus=16)), ""
 
 
-DRAWINGS = (
-    draw_losses,
-    draw_throughput,
-    draw_scaling,
-    draw_bytes,
-    draw_steps,
-    draw_limits,
-)
+DRAWINGS = (draw_losses, draw_throughput, draw_scaling, draw_bytes, draw_steps, draw_limits)
 
 
 # What a figure says and shows

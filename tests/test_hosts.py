@@ -7,12 +7,7 @@ import os
 import subprocess
 
 import pytest
-from processes import (
-    find_host_traces,
-    find_namespaces,
-    namespaces_of,
-    until_no_process_in,
-)
+from processes import find_host_traces, find_namespaces, namespaces_of, until_no_process_in
 
 from bootcamp.costs import sharding
 from bootcamp.launcher import launch, simulated_hosts

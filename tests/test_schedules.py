@@ -50,9 +50,7 @@ def test_ranks_of_zb_v_never_wait_between_its_first_and_its_last_action():
             continue  # too few to fill the V
         spans = timetable("zb-v", ranks, m, forward_seconds=1 / 2, backward_seconds=1)
         for of_rank, busy in zip(
-            schedules.group_by_rank(spans),
-            schedules.busy_seconds(spans),
-            strict=True,
+            schedules.group_by_rank(spans), schedules.busy_seconds(spans), strict=True
         ):
             assert of_rank[-1].ended - of_rank[0].began == pytest.approx(busy)
         assert schedules.bubble(spans) == pytest.approx((ranks - 1) / (6 * m))

@@ -51,10 +51,7 @@ WRONG = {  # file: its text, and what is said of it
     "train/more.py": ("import bootcamp.launcher.launch", "train.more -> bootcamp.launcher.launch"),
     "more.py": ("from bootcamp.records import runs", "not listed as layers:\n\n- bootcamp.more"),
     "classroom/more.py": ("from bootcamp_lessons import exercise", "classroom.more -> bootcamp_le"),
-    "costs/more.py": (
-        "from bootcamp.costs import other",
-        "No cycles are allowed in bootcamp.cos",
-    ),
+    "costs/more.py": ("from bootcamp.costs import other", "No cycles are allowed in bootcamp.cos"),
     "costs/other.py": ("def late():\n    from . import more", ".other -> .more"),
     "experiments/more.py": ("from bootcamp import launch", "experiments.more -> bootcamp (l.1)"),
     "widgets/more.py": ("from ..train import record", "widgets.more -> bootcamp.train.record"),
