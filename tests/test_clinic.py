@@ -57,11 +57,7 @@ SAVE = '        torch.save(state, "checkpoint.pt")\n'
 OPEN_AND_SAVE = """        with open("checkpoint.pt", "wb") as file:
             torch.save(state, file)
 """
-GATHER_GENERATORS = """    states = [None] * world
-    dist.all_gather_object(states, state["random"])
-"""
 MEAN = "    mean = loss.detach() / world\n    dist.all_reduce(mean)\n"
-BROADCAST = "    mean = loss.detach().clone()\n    dist.broadcast(mean, src=0)\n"
 FLAG = "    flag = (loss.detach() < 0.5).int()\n    dist.all_reduce(flag)\n"
 CLIP = "    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5).full_tensor()\n"
 CLIP_BY_HAND = """    gradients = [parameter.grad.to_local() for parameter in model.parameters()]
@@ -73,13 +69,6 @@ CLIP_BY_HAND = """    gradients = [parameter.grad.to_local() for parameter in mo
 """
 LAST_LINE = 'print(f"rank {rank}: the loss of its share is {loss.item():.3f}\\n", end="")\n'
 DRAW = "[24, 8]"
-OWNERS = """    for owner in range(world):
-        for parameter in parts[owner]:
-            dist.broadcast(parameter.data, src=owner)
-"""
-BY_NUMBER = """    for number, parameter in enumerate(model.parameters()):
-        dist.broadcast(parameter.data, src=number % world)
-"""
 TOTAL = "    total = counts[mine].sum()\n    dist.all_reduce(total)\n"
 PASS_OVER = "        if step < done:\n            continue\n"
 DEAL_OUT = "range(32), batch_size=2, sampler=DistributedSampler(range(32))"
@@ -87,9 +76,7 @@ PLACE = "self.rank * workers.num_workers + workers.id"
 # other ways of fixing that are as right, on top of the solution: the observer must not mind them
 RIGHT = [
     ("saved_by_all", {SAVE: OPEN_AND_SAVE}),
-    ("saved_by_all", {"    if rank == 0:\n": f"{GATHER_GENERATORS}    if rank == 0:\n"}),
     ("wrapped_twice", {LAST_LINE: f"{LAST_LINE}dist.destroy_process_group()\n"}),
-    ("own_loss", {MEAN: BROADCAST}),
     ("own_loss", {MEAN: FLAG, "mean.item() < 0.5": "flag.item()"}),
     ("clipped_by_shard", {CLIP: CLIP_BY_HAND}),
     (
@@ -99,7 +86,6 @@ RIGHT = [
             "rank = dist.get_rank()\n": "rank = dist.get_rank()\ntorch.manual_seed(0)\n",
         },
     ),
-    ("own_part_first", {OWNERS: BY_NUMBER}),
     ("own_count", {TOTAL: "    total = counts.sum()\n"}),
     ("streamed", {PLACE: "self.world * workers.id + self.rank"}),
     (

@@ -246,16 +246,6 @@ def test_monitor_follows_a_run_and_ends_with_it(going, pictures):
     assert "interrupted" in pictures[1].said
 
 
-def test_monitor_that_is_opened_again_replaces_the_one_before(going, pictures, tmp_path):
-    first = monitor.watch(tmp_path / "never")
-    monitor.watch(going)
-    assert not first.is_alive()
-    monitor.watch(str(going))
-    assert "This monitor was stopped" in pictures[1].said
-    assert len(list_threads()) == 1
-    assert "3 of 20 steps" in pictures[2].said
-
-
 @pytest.mark.parametrize(
     ("name", "waiting"), [("mine", "for a run in"), (None, "for a run to begin")]
 )

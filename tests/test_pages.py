@@ -41,15 +41,6 @@ def test_answers_of_a_prediction_are_folded_and_its_question_is_not():
     assert ranks["options"][ranks["initial"]][1] == 8, "it begins as in its lesson"
 
 
-def test_links_behind_the_readme_lead_to_pages_or_are_words():
-    course = pages.behind("notebooks/README.md")
-    assert "[04 DDP](04_ddp.ipynb)" in course
-    assert "[derived files](commands.md#derived-files)" in course
-    assert "slides/kit" not in course, "which is not among the pages"
-    said = pages.section("What has run where", pages.behind("README.md"))
-    assert said in pages.index(pages.executed_lessons(pages.ROOT / "notebooks"))
-
-
 def test_terms_are_explained_in_their_lessons(tmp_path, monkeypatch):
     assert pages.glossary().count("\n\n") > 150
     listed = tmp_path / "terms.toml"
