@@ -27,9 +27,6 @@ def plain(model):
     return generation.greedy(model, PROMPT, LENGTH, cached=False)
 
 
-# the cache
-
-
 @pytest.mark.parametrize("kv_heads", [None, 1, 2])
 @torch.inference_mode()
 def test_scores_of_a_cache_are_the_models_at_every_position_however_the_text_is_cut(kv_heads):
@@ -68,9 +65,6 @@ def test_proof_of_generation_rejects_other_bytes_and_scores(plain):
         generation.prove(dataclasses.replace(plain, prompt=b"class "), plain)
 
 
-# the formula
-
-
 def test_token_of_llama_3_70b_takes_320_kibibytes():
     model = model_shapes.served_models()["Llama 3 70B"]
     assert model.width_of_head == 128
@@ -83,8 +77,6 @@ def test_token_of_llama_3_70b_takes_320_kibibytes():
     shares = [model.cache_bytes(1, tensor_ranks=ranks) for ranks in (1, 2, 8, 16)]
     assert shares == [320 << 10, 160 << 10, 40 << 10, 40 << 10]  # 16 ranks hold each head twice
 
-
-# several devices
 
 SERVED = {"steps": 2, "global_batch": 16}
 
