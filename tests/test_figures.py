@@ -152,13 +152,6 @@ def test_loss_differences_are_drawn_from_nothing_to_far_beyond_the_tolerance(mak
     assert "1.0e-01" in figure.alt
 
 
-def test_scaling_draws_speed_up_and_efficiency_beside_the_ideal(make_run):
-    runs = [make_run("ddp", n, speed) for n, speed in ((4, 300.0), (1, 100.0), (2, 180.0))]
-    figure = plots.scaling(*runs)
-    np.testing.assert_allclose(list_curves(figure), [[1, 2, 4], [1.0, 1.8, 3.0]])
-    np.testing.assert_allclose(list_curves(figure, 1)[1], [100.0, 90.0, 75.0])
-
-
 # The traced step
 
 

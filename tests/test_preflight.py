@@ -222,24 +222,19 @@ def test_table_ends_with_a_verdict_that_names_the_limits(capsys, monkeypatch):
 
 
 def test_class_is_collected_by_who_needs_help(tmp_path, capsys):
-    """Two machines of one name are told apart by their files; nothing is missing without a user."""
     good = checks.row("cores", "4", "2")
     bad = checks.row("disk: free", "1 GB", "4 GB", checks.NOT_READY, "Free some space")
     new = checks.row("packages: core", "missing: torch", "pins", checks.TO_INSTALL, "make lab")
-    for name, row in (("ann", good), ("bob", bad), ("eve", good), ("cleo", new)):
-        user = {} if name == "eve" else {"user": "student"}
-        said = json.dumps({"host": "box", "checks": [row], **user})
+    for name, row in (("ann", good), ("bob", bad), ("cleo", new)):
+        said = json.dumps({"host": "box", "user": "student", "checks": [row]})
         (tmp_path / f"{name}.json").write_text(said)
-    for name, text in (("cid", "{"), ("dan", "[1]"), ("fay", '{"user": "fay"}')):
-        (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "cid.json").write_text("{")
     files = sorted(str(path) for path in tmp_path.glob("*.json"))
     assert preflight.collect(files) == 1
     line = {Path(x.split(".json")[0]).name: x for x in capsys.readouterr().out.splitlines()}
-    assert list(line) == ["bob", "cid", "dan", "fay", "cleo", "ann", "eve"]
+    assert list(line) == ["bob", "cid", "cleo", "ann"]
     assert "student on box" in line["ann"]
-    assert "a user without a name on box" in line["eve"]
     assert "Not ready: disk: free." in line["bob"]
     assert "Can be installed: make lab." in line["cleo"]
-    for name in ("cid", "dan", "fay"):
-        assert "is not a result of make preflight JSON=1" in line[name]
-    assert preflight.collect([files[0], files[3]]) == 0
+    assert "is not a result of make preflight JSON=1" in line["cid"]
+    assert preflight.collect([files[0]]) == 0
