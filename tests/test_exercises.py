@@ -163,6 +163,9 @@ MISTAKES = """
 + loss.backward()
 == from_apex: unscale_() is being called after step()
 - scaler.update()
+== from_apex: a step with infinite gradients is made
+- scaler.step(optimizer)
++ optimizer.step()
 == from_apex: It needs none
 - with torch.autocast(device.type, dtype=torch.float16):
 + autocast = torch.autocast(device.type, dtype=torch.float16)

@@ -1,11 +1,13 @@
 """python src/snippets/watch_backward.py --file src/snippets/amp_from_apex.py
 
-Runs a script's first step and prints, as JSON, what is wrong with how its backward begins: no layer
-has computed in fp16, autocast is still on, the loss is not scaled; or nothing, "".
+Runs two steps of a script in mixed precision, the first one with infinite gradients, and prints, as
+JSON, what is wrong: no layer computes in fp16, autocast is on in the backward, the loss is not
+scaled, the first step is made; or nothing, "".
 """
 
 import argparse
 import json
+import math
 import runpy
 import sys
 
@@ -14,23 +16,32 @@ import torch
 NOT_IN_FP16 = "no layer computes in fp16: autocast, with dtype=torch.float16."
 WITHIN_AUTOCAST = "backward() runs within autocast. It needs none: end the block before it."
 NOT_SCALED = "backward() begins with the bare loss: GradScaler(device.type) scales it."
+NOT_LEFT_OUT = "a step with infinite gradients is made: scaler.step(optimizer) leaves it out."
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--file", required=True)
 args = parser.parse_args()
 made = set()  # the number formats of layers' outputs
+begun = []  # for each backward: whether autocast is on, and what it begins with
 backward = torch.autograd.backward
 
 
 def watched(tensors, *given, **how):
-    """Say what is wrong, and do it."""
-    loss = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
-    within, value = torch.is_autocast_enabled(loss.device.type), loss.item()
-    bare = value < 100  # a loss is about 5, and GradScaler begins with 65,536 times that
-    checks = ((torch.float16 not in made, NOT_IN_FP16), (within, WITHIN_AUTOCAST))
-    wrong = [text for fault, text in (*checks, (bare, NOT_SCALED)) if fault]
-    print(json.dumps({"wrong": wrong[0] if wrong else ""}), flush=True)
-    backward(tensors, *given, **how)
+    """Make the first backward's gradients infinite; say at the second what is wrong."""
+    losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    begun.append((torch.is_autocast_enabled(losses[0].device.type), losses[0].item()))
+    if len(begun) == 1:
+        losses = [loss * math.inf for loss in losses]
+    elif len(begun) == 2:
+        (within, scaled), (_, later) = begun
+        checks = {
+            NOT_IN_FP16: torch.float16 not in made,
+            WITHIN_AUTOCAST: within,
+            NOT_SCALED: scaled < 100,  # a loss is about 5, GradScaler begins with 65,536 times that
+            NOT_LEFT_OUT: not math.isfinite(later),
+        }
+        print(json.dumps({"wrong": next((text for text in checks if checks[text]), "")}))
+    backward(losses, *given, **how)
 
 
 def note(layer, given, output):
@@ -40,5 +51,5 @@ def note(layer, given, output):
 
 torch.autograd.backward = watched
 torch.nn.modules.module.register_module_forward_hook(note)
-sys.argv = [args.file, "--steps", "1"]
+sys.argv = [args.file, "--steps", "2"]
 runpy.run_path(args.file, run_name="__main__")

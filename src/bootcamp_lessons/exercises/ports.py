@@ -54,7 +54,7 @@ class LeaveTask(PortTask):
 
 
 def check_precision(path: Path, proofs: list[equality.Proof]) -> str:
-    """Let a program watch the script's first backward pass: it says what is wrong, or ""."""
+    """Let a program watch two steps of the script: it says what is wrong, or ""."""
     watching = launch.launch(WATCH, 1, quiet=True, options=PATIENCE, file=path)
     return next((said["wrong"] for said in parse_printed(watching)), "")
 
