@@ -7,8 +7,7 @@
 # After this lesson you can find an unfit host before the job, end a job in time and continue it,
 # let a run go on when a host is lost, and find out from the logs of all ranks which one failed and
 # what to do.
-
-# %% [markdown]
+#
 # ## The question
 #
 # Llama 3's training was interrupted unexpectedly once in 264 days of a host of eight GPUs
@@ -50,8 +49,7 @@ plots.show(hosts.signs_of_failure())
 # 2. **When the end is known**, such as a time limit: ask for a warning, save, and queue again.
 # 3. **When it is not known**: save every now and then, and restart, on fewer hosts if need be.
 # 4. **Afterwards**: find out which host it was, or it will be the same one again.
-
-# %% [markdown]
+#
 # ## Predict
 #
 # One rank of four, on the second of two hosts, is killed with `kill -9`.
@@ -121,8 +119,7 @@ excerpts.piece(SRC / "snippets" / "ddp_stopped.py", "told = torch", "run.finish"
 # comes only where the site has set `SlurmctldParameters=preempt_send_user_signal`, which
 # `scontrol show config` shows. The jobs of an array are queued again one by one: each has a
 # `SLURM_JOB_ID` of its own.
-
-# %% [markdown]
+#
 # ## Run it
 #
 # ### Before the job: is every host fit?
@@ -204,8 +201,7 @@ Table(elastic["attempts"], f"Done {elastic['seconds']:.0f} s after host1 was los
 #
 # If the global batch is *not* kept, it shrinks with the world, and the learning rate has to follow
 # (lesson 04c). Then the losses are no longer those of the original run.
-
-# %% [markdown]
+#
 # ## Prove it
 #
 # Neither the requeued job nor the run that lost a host may differ from one undisturbed process. The
@@ -306,8 +302,54 @@ host_drills.all_drills()
 # Clocks of hosts differ, so "earliest" is only as reliable as the clocks. `srun
 # --output=%x-%j-%t.out` gives each task a log of its own; `run.log()` puts those of all ranks in
 # order, first error first.
+#
+# ## Replicas that leave and come back (optional)
+#
+# So far a failure ended the run, for everybody. Data-parallel replicas could go on without the one
+# that is lost, if no process group had to outlive it. In **DiLoCo** (Douillard et al., 2023)
+# replicas train alone for some steps with an *inner* optimizer. Then they average how far each
+# came, and an *outer* optimizer takes this mean for a gradient. Once a round, then, those that are
+# there can form a group; a process that keeps the list tells them who that is (torchft calls it the
+# lighthouse). Who is new gets what the others have agreed on.
+
+# %%
+program = SRC / "snippets" / "replicas_that_leave.py"
+excerpts.piece(program, "def take_part", "if __name__ ==")
 
 # %% [markdown]
+# Three replicas, eight rounds of five steps. Replica 2 is killed in the middle of round 2, and
+# another process takes its place in round 5.
+
+# %%
+guess_lost = predict(
+    "hosts_diloco",
+    "By how many percent does the last loss differ from that of a training without a failure?",
+    unit="%",
+)
+guess_lost
+
+# %%
+import json
+
+from IPython.display import display
+
+from bootcamp import run_command
+
+rows = [json.loads(line) for line in run_command(["python", str(program)]).splitlines()]
+assert all(row["replicas agree"] for row in rows)
+calm, struck = (rows[k : k + 9] for k in (0, 9))
+for row, other in zip(calm, struck, strict=True):
+    row |= {"loss, replica 2 killed": other["loss"], "replicas then": other["replicas"]}
+display(Table(calm, "Held-out loss as each round begins"))
+guess_lost.score(100 * abs(struck[-1]["loss"] / calm[-1]["loss"] - 1))
+
+# %% [markdown]
+# Nobody waited for the new process but in the meeting in which it came, and nobody did a step
+# again; the samples of replica 2 were missing for three rounds. It is another training than one
+# without a failure, and no worse one here. A round sends the model once, where DDP sends it in
+# every step. What nothing here replaces is a proof: this method is not equal to the baseline, so
+# its losses have to be compared over a complete training (lesson 04d).
+#
 # ## Exercises
 #
 # ### First: whom to ask
@@ -361,7 +403,7 @@ lab.stop()
 # of them, as with shards, or when a spare host is cheaper: ask Slurm for one more than you need.
 # torchrun with `--nnodes 2` lets a third agent wait until one of the two is lost.
 #
-# **On many hosts**: torchft lets the other replicas go on while one is replaced; NVIDIA's
+# **On many hosts**: torchft lets other replicas go on, also with a group in each step; NVIDIA's
 # Resiliency Extension starts ranks anew inside their processes, and looks for slow ones. Before
 # long jobs `dcgmi diag -r 3` tests the GPUs; one that computes wrongly reports nothing.
 #
@@ -371,6 +413,8 @@ lab.stop()
 #   fails in a large training.
 # - Kokolis et al., *Revisiting Reliability in Large-Scale Machine Learning Research Clusters*,
 #   2024, arXiv:2410.21680: days between failures of a host.
+# - Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023,
+#   arXiv:2311.08105.
 # - Paxson et al., *Computing TCP's Retransmission Timer*, RFC 6298, 2011.
 # - Slurm documentation: sbatch (`--signal`, `--requeue`, `--open-mode`), scancel, preemption,
 #   slurm.conf (`KillWait`, `Prolog`, `HealthCheckProgram`).
