@@ -182,6 +182,21 @@ def test_layers_that_depend_on_each_other_train_as_lesson_08_says(ranks):
     assert not any(1e-12 < each < 1e-4 for each in apart), "equal by a wide margin, or not at all"
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_adapters_train_as_in_one_process_unless_made_late_or_beside_other_bases(ranks):
+    """What is sent, lesson 07b checks."""
+    found = print_rows("lora_sharded", ranks)
+    cases = {(case["mistake"], case["strategy"], case["lora"]): case for case in found}
+    wrong = [name for name, case in cases.items() if min(case["apart"].values()) > 0.1]
+    late, drawn = "adapters after wrapping", "base drawn by each rank"
+    assert wrong == [(late, "DDP", True), (late, "FSDP2", True), (drawn, "FSDP2", True)]
+    drift = {case["mistake"] for case in found if max(case["ranks_apart"].values()) > 0.1}
+    assert drift == {late}, "the ranks agree on a patchwork"
+    assert all(max(cases[name]["apart"].values()) < 1e-12 for name in cases.keys() - set(wrong))
+    assert {case["optimizer"] / case["gradients"] for case in found} == {2.0}, "AdamW's two means"
+    assert {round(case["trained"], 2) for case in found} == {0.07, 1.0}
+
+
 @pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")
 def test_zero_1_alone_keeps_all_gradients_between_micro_batches():
     first, second = print_rows("zero_accumulate", 2)

@@ -316,6 +316,9 @@ src/snippets/replicas_that_leave.py: notebooks/09b_when_hosts_fail.ipynb
 src/snippets/token_means.py: notebooks/04b_ddp_in_practice.ipynb
 - loss_fn=loss_of, scale_grads=False)
 + loss_fn=loss_of)
+# the base is trained too
+src/snippets/lora_sharded.py: tests/test_lesson_helpers.py -k adapters
+- model.requires_grad_(False)
 # gathered keys get the gradient of this rank's queries alone
 src/snippets/context_parallel.py: notebooks/06d_context_parallel.ipynb
 - dist.reduce_scatter(own, list(d_parts.contiguous()))

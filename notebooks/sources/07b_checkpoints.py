@@ -18,6 +18,8 @@
 import tempfile
 from pathlib import Path
 
+from IPython.display import display
+
 from bootcamp import launch, warm_up
 from bootcamp.paths import LOGS
 
@@ -218,20 +220,14 @@ print(f"at most {max(apart):.1e} apart")
 # ### What is on the disk
 
 # %%
-saved = sharded_checkpoint.find_newest(PLACE / "leg1")
-checkpoints.list_files(saved)
-
-# %% [markdown]
-# One file for each rank: `__2_0.distcp` is the first file of rank 2. `settings.json` is ours: how
-# many steps were done, and with which model. The index describes every tensor:
-
-# %%
 import math
 
 from torch.distributed import checkpoint as dcp
 
 from bootcamp import claim
 
+saved = sharded_checkpoint.find_newest(PLACE / "leg1")
+display(checkpoints.list_files(saved))
 index = dcp.FileSystemReader(saved).read_metadata().state_dict_metadata
 counted = sum(math.prod(about.size) * 4 for about in index.values())
 tensors = sum(key.startswith("model.") for key in index)
@@ -246,7 +242,9 @@ claim.equal(
 )
 
 # %% [markdown]
-# The files are larger: DCP gives every piece a header of more than a thousand bytes.
+# One file for each rank: `__2_0.distcp` is the first file of rank 2. `settings.json` is ours: how
+# many steps were done, and with which model. The index, `.metadata`, describes every tensor. The
+# files are larger than the state: DCP gives every piece a header of more than a thousand bytes.
 #
 # ### Which piece is where
 #
@@ -524,6 +522,73 @@ print(exercise.check("save_for_good"))
 # `exercise.solution("save_for_good")` shows a solution. What does your function leave behind when
 # it is killed, and who should remove it?
 #
+# ## What does LoRA send, and what does it need of its base? (optional)
+#
+# Fine-tuning begins with a checkpoint of somebody else. **LoRA** (Hu et al., 2021) freezes that
+# **base**, and trains an update of low rank beside some of its matrices: *x W* + *x A B*. Only the
+# **adapters** *A* and *B* have gradients and optimizer state.
+
+# %%
+from bootcamp.train.models import gpt
+
+lora, RANK = excerpts.SNIPPETS / "lora_sharded.py", 16
+of_tiny = gpt.SIZES["tiny"]
+adapters = of_tiny["layers"] * 2 * 2 * RANK * of_tiny["width"]  # two matrices beside two
+share = adapters / (parameters + adapters)
+predict_lora = predict(
+    "checkpoints_lora",
+    f"The tiny GPT with adapters of rank {RANK} beside queries and values trains {share:.1%} of "
+    "its parameters. How many times fewer bytes does a rank of four send in a step of FSDP2?",
+    unit="times",
+)
+display(excerpts.piece(lora, "class Adapted", "def wrap"), predict_lora)
+
+# %%
+from bootcamp.costs import sharding
+
+found = excerpts.parse_printed(launch(lora, 4, device="cpu", quiet=True))
+rows, sends = [], {}
+for run in found[:4]:
+    assert max(run["apart"].values()) < 1e-5, "not what one process trains"
+    whole, trained = 8 * parameters, 8 * (adapters if run["lora"] else parameters)  # float64
+    whole += run["lora"] * trained
+    fsdp = {"strategy": "fsdp", "model_bytes": whole, "number": trained / whole}
+    how = fsdp if run["strategy"] == "FSDP2" else {"strategy": "ddp", "model_bytes": trained}
+    row = {"run": run["strategy"] + run["lora"] * ", LoRA", "trained, %": 100 * run["trained"]}
+    row |= {f"{of}, MB": run[of] / 1e6 for of in ("parameters", "gradients", "optimizer")}
+    sends[row["run"]] = [run["sent"], sharding.sent_bytes(ranks=4, factors=sharding.GLOO, **how)]
+    row |= {"sent, MB": run["sent"] and run["sent"] / 1e6, "formula": sends[row["run"]][1] / 1e6}
+    rows.append(row | {"NCCL, formula": sharding.sent_bytes(ranks=4, **how) / 1e6})
+fewer = run["sent"] and sends["FSDP2"][0] / sends["FSDP2, LoRA"][0]
+display(predict_lora.score(fewer), Table(rows, "What one rank of four holds, and sends in a step"))
+mistakes = []
+for run in found[4:]:
+    far = {"from one process": max(run["apart"].values())}
+    far |= {"from rank 0": max(run["ranks_apart"].values())}
+    mistakes.append({"mistake": run["mistake"], "strategy": run["strategy"]} | far)
+what = "Two mistakes: how far the adapters of rank 3 end, in distances that they have moved"
+display(Table(mistakes, what))
+claim.equal(
+    "lora_sends",
+    "A rank sends the formula's bytes in a step, within 1 %.",
+    fewer and max(counted / formula for counted, formula in sends.values()),
+    1.0,
+    within=0.01,
+    kind="count",
+    supported="This is the one furthest above. All four train what one process trains.",
+)
+
+# %% [markdown]
+# DDP sends the adapters' gradients alone. FSDP2 saves the same, and gathers the frozen base as
+# before, twice: the gradient passes through it. So if the base fits, replicate it: with DDP, with
+# HSDP inside a host, or with `reshard_after_forward=False`, which gathers once. FSDP2 takes units
+# that are partly frozen; FSDP1 takes them with `use_orig_params=True` only.
+#
+# Nothing complained of either mistake. **Adapters made after wrapping** are in no all-reduce, and
+# each rank trains its own. **A base that each rank has drawn** (or that rank 0 alone has loaded)
+# is mended by DDP, which begins by broadcasting rank 0's. FSDP2 sends nothing then: its ranks agree
+# on a patchwork of four models. Compare with one process.
+#
 # ## When to use it and when not
 #
 # - **One file, written by rank 0:** while ranks hold complete models and the state is small. It is
@@ -549,6 +614,7 @@ print(exercise.check("save_for_good"))
 #   the ACM 17(9), 1974.
 # - J. T. Daly: *A higher order estimate of the optimum checkpoint interval for restart dumps.*
 #   Future Generation Computer Systems 22(3), 2006.
+# - E. Hu et al.: *LoRA: Low-Rank Adaptation of Large Language Models*, 2021, arXiv:2106.09685.
 # - A. Grattafiori et al.: *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783.
 # - PyTorch documentation: *torch.distributed.checkpoint* and its module *state_dict*.
 # - The manual pages of `rename(2)` and `fsync(2)`.
