@@ -51,8 +51,8 @@ def ranks(numbers) -> str:
     return f"rank{'s' * (len(numbers) > 1)} {join(sorted(numbers))}"
 
 
-def cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
+def count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def time(seconds: float) -> str:

@@ -61,4 +61,4 @@ class Measurement:
         how = f"recorded run {self.folder.name}" if self.in_reference else how
         where = f" on {SHARED}" if self.shared_cores else ""
         torch = self.config["versions"]["torch"]
-        return f"{device}, {units.cores(described['cores'])}, torch {torch}; {how}{where}"
+        return f"{device}, {units.count(described['cores'], 'core')}, torch {torch}; {how}{where}"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bootcamp.scripts import strategies, variants
 from bootcamp.table import with_code
+from bootcamp.units import count
 
 HEADING = re.compile(r"# \d\. ")
 
@@ -86,7 +87,7 @@ class ScriptDiff:
         self.child, self.parent = Path(child), Path(parent)
         added, removed = count_changed_lines(child, parent)
         names, files = (self.parent.name, self.child.name), (parent, child)
-        self.title = f"{names[1]}: {added} code lines added to {names[0]}, {removed} taken out"
+        self.title = f"{names[1]}: {count(added, 'code line')} added to {names[0]}, {removed} gone"
         before, after = ([line for line, _ in pair_lines_with_reasons(file)] for file in files)
         self.lines = list(difflib.unified_diff(before, after, *names, lineterm="", n=context))
 

@@ -114,7 +114,7 @@ def workers(measured: list[dict], cores: int) -> Figure:
         words = ", ".join(f"{key} {1e3 * row[key]:.0f} ms" for key in WORKERS)
         says.append(f"{rounds['work']}: {words}")
     axes[0].set_ylabel({"s": "seconds", "ms": "milliseconds"}[unit])
-    foot = f"The fastest of some rounds; measured here, on {units.cores(cores)}. "
+    foot = f"The fastest of some rounds; measured here, on {units.count(cores, 'core')}. "
     foot += "1.0×: side by side, 2.0×: one after the other."
     return finish(figure, (), f"{title}. {'; '.join(says)}. {foot}", (foot,))
 
