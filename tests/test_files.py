@@ -76,7 +76,7 @@ def test_steps_are_read_as_they_come(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (units.cores(4), "4 cores"),
+        (units.count(4, "core"), "4 cores"),
         (units.size(1500), "1.5 kB"),
         (units.size(999_600_000), "1,000 MB"),
         (units.time(40e-6), "40 µs"),

@@ -154,7 +154,7 @@ async def _execute(client: NotebookClient) -> None:
 def where_and_when() -> dict[str, str]:
     """This machine and this day, as tools/pages.py shows them."""
     about = machine.describe()
-    parts = [*about["gpus"], about["cpu"], units.cores(about["cores"])]
+    parts = [*about["gpus"], about["cpu"], units.count(about["cores"], "core")]
     return {"machine": ", ".join(parts), "date": time.strftime("%d %B %Y").lstrip("0")}
 
 

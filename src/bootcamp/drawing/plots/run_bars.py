@@ -11,7 +11,7 @@ from bootcamp.drawing.style import SMALL, begin, device_word, finish, legend, st
 from bootcamp.records.runs import Run, name_runs
 from bootcamp.records.steps import Record
 from bootcamp.records.summary import summarize_steps
-from bootcamp.units import cores, flops, number, size, three_digits
+from bootcamp.units import count, flops, number, size, three_digits
 
 THICK = 0.55  # of a run's only bar
 WHISKER = {"ecolor": BLACK, "capsize": 6, "error_kw": {"elinewidth": 2.5, "capthick": 2.5}}
@@ -66,7 +66,7 @@ def throughput(*runs: Run) -> Figure:
         charts.run_bar(axes, row, median, run, height=THICK, **spread)
         words = f"{number(median)} samples/s"
         used = min(run.world * run.config["cores_per_rank"], run.config["machine"]["cores"])
-        where = f" on {cores(used)}" if device_word(run) == "CPU" else ""
+        where = f" on {count(used, 'core')}" if device_word(run) == "CPU" else ""
         _write_value(axes, row, high, words, f"{number(run.tokens_per_second)} tokens/s{where}")
         says.append(f"{name} {words} ({number(low)} to {number(high)}){where}")
     _name_axes(axes, name_runs(runs), "samples per second", width=32)

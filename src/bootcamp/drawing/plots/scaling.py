@@ -7,7 +7,7 @@ from bootcamp.drawing.palette import PALE, line_look
 from bootcamp.drawing.plots.run_bars import check, check_same, check_settings
 from bootcamp.drawing.style import begin, device_word, finish, join_words, legend, styled
 from bootcamp.records.runs import Run
-from bootcamp.units import cores
+from bootcamp.units import count
 
 TITLES = {
     "strong": "More ranks share the same batch: how much faster?",
@@ -42,7 +42,7 @@ def scaling(*runs: Run, kind: str = "strong") -> Figure:
         _draw_curve(left, right, position, name, curve, alone=len(curves) == 1)
         for position, (name, curve) in enumerate(curves.items())
     ]
-    each = f"CPU ranks, {cores(kept[0].config['cores_per_rank'])} each"
+    each = f"CPU ranks, {count(kept[0].config['cores_per_rank'], 'core')} each"
     unit = "GPUs, one rank each" if device_word(kept[0]) == "GPU" else each
     room = 0.08 * worlds[-1]
     for axes, name in ((left, "speed-up (×)"), (right, "efficiency (%)")):
