@@ -86,8 +86,8 @@ def test_corpus_is_frozen_and_does_not_come_from_this_python(monkeypatch, tmp_pa
     assert corpus.text().isascii()
 
 
-def images(size=64, dtype=torch.float32):
-    return data.Images(image_size=size, classes=10, dtype=dtype)
+def images():
+    return data.Images(image_size=64, classes=10, dtype=torch.float32)
 
 
 def test_image_is_the_same_alone_and_in_any_batch():

@@ -13,18 +13,12 @@ from bootcamp.paths import SRC
 from bootcamp.train import data, models
 from bootcamp_lessons import generation
 
-PROMPT, LENGTH = b"def ", 24
 TOKEN_BYTES = 2 * 6 * 64 * 4  # keys and values, layers, width, bytes of a float32
 
 
 @pytest.fixture(scope="module")
 def model():
     return generation.build()
-
-
-@pytest.fixture(scope="module")
-def plain(model):
-    return generation.greedy(model, PROMPT, LENGTH, cached=False)
 
 
 @pytest.mark.parametrize("kv_heads", [None, 1, 2])
@@ -46,8 +40,9 @@ def test_scores_of_a_cache_are_the_models_at_every_position_however_the_text_is_
 
 
 @pytest.mark.rejects("other bytes", "scores that are no numbers", "a score above the tolerance")
-def test_proof_of_generation_rejects_other_bytes_and_scores(plain):
+def test_proof_of_generation_rejects_other_bytes_and_scores(model):
     """Of a cache that is read or cut wrongly, too: its scores are not the model's."""
+    plain = generation.greedy(model, b"def ", 24, cached=False)
     other = dataclasses.replace(plain, text=b"?" + plain.text[1:])
     with pytest.raises(generation.NotTheSame, match=r"byte 0 .* is b'\?'"):
         generation.prove(other, plain)

@@ -131,19 +131,13 @@ def test_commands_in_the_kit_exist():
         assert set(named) <= set(targets), path.name
 
 
-def show(*outputs, source="run"):
-    """A cell that displayed these: {MIME type: data} each."""
-    cell = nbformat.v4.new_code_cell(source)
-    cell.outputs = [nbformat.v4.new_output("display_data", data=data) for data in outputs]
-    return cell
-
-
-def expect(*cells) -> str:
-    """What `make course` expects of a lesson whose notebook has these cells, its title apart."""
+def expect(data: dict) -> str:
+    """What `make course` expects of a cell that displays this: {MIME type: data}."""
+    title, cell = nbformat.v4.new_markdown_cell("# 99 Title"), nbformat.v4.new_code_cell("run")
+    cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
     lesson = course.Lesson.__new__(course.Lesson)
-    lesson.notebook = nbformat.v4.new_notebook(cells=list(cells))
-    lesson.notebook.cells.insert(0, nbformat.v4.new_markdown_cell("# 99 Title"))
-    return lesson.expected().removeprefix("# 99 Title\n\n")
+    lesson.notebook = nbformat.v4.new_notebook(cells=[title, cell])
+    return lesson.expected().split("~~~\n")[1].rstrip("\n")
 
 
 def test_expected_outputs_are_not_recorded_on_a_busy_machine(monkeypatch, capsys, tmp_path):
@@ -176,7 +170,7 @@ def test_displays_are_the_words_that_a_reader_sees(monkeypatch):
         ({"text/plain": "on od, in /tmp/tmpab12cd_3/x and /tmp/y"}, TEMPORARY),
         ({"text/plain": "row\n" * 100}, "row\n" * course.EXPECTED_LINES + "... and 40 lines"),
     ):
-        assert expect(show(data)).split("~~~\n")[1].rstrip("\n") == words
+        assert expect(data) == words
 
 
 def test_recorded_outputs_name_no_folder_of_the_machine():

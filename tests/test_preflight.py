@@ -25,14 +25,9 @@ TOOL = ROOT / "tools" / "preflight.py"
 BARE = [sys._base_executable, "-I", "-S"]  # the system's own Python: no package at all
 
 
-def run(only, python=(sys.executable,), env=(), **options):
+def run(only, python=(sys.executable,)):
     """Run the tool in a process: (exit code, what it prints, its rows by the check's name)."""
-    done = run_program(
-        [*python, str(TOOL), "--json", "--only", only],
-        timeout=120,
-        env={**os.environ, **dict(env)},
-        **options,
-    )
+    done = run_program([*python, str(TOOL), "--json", "--only", only], timeout=120)
     assert done.stdout, done.stderr
     said = json.loads(done.stdout)
     assert said["ready"] == (done.returncode == 0)

@@ -178,34 +178,27 @@ def test_pdf_has_a_page_for_each_slide(built):
     assert pages == len(re.findall(r"^# ", source, re.MULTILINE))
 
 
-@pytest.fixture(scope="module")
-def tab():
-    """One Chromium for the tests below; at its end no page has asked a network."""
-    if why := chromium.why_not():
-        pytest.skip(why)
-    with chromium.tab() as page:
-        yield page
-
-
-def test_slides_fit_their_stage_and_keys_move(built, tab):
+@pytest.mark.skipif(chromium.why_not() is not None, reason="no Chromium on this machine")
+def test_slides_fit_their_stage_and_keys_move(built):
     faults = []
-    for name, (_, path) in built.items():
-        tab.goto(path.as_uri())
-        count = tab.locator("section").count()
-        for number in range(1, count + 1):
-            found = tab.evaluate(FAULTS, [SMALLEST_PX, SMALLEST_IN_A_FOOT_PX])
-            faults += [f"{name}, slide {number}, {fault}" for fault in found]
-            tab.keyboard.press("ArrowRight")
-        assert tab.url.endswith(f"#{count}"), name
-    assert faults == []
-    with tab.expect_popup() as popup:
-        tab.keyboard.press("n")
-    last = tab.locator("section.here h1").text_content()
-    assert popup.value.locator("h1").text_content() == last
-    assert len(popup.value.locator("#notes").text_content()) > 40
-    popup.value.close()
-    named = tab.locator("section").nth(1).get_attribute("id")
-    for anchor, shown in {"gone": 1, named: 2, "-3": 1, "999": count}.items():
-        tab.goto("about:blank")
-        tab.goto(f"{path.as_uri()}#{anchor}")
-        assert tab.url.endswith(f"#{shown}"), anchor
+    with chromium.tab() as tab:
+        for name, (_, path) in built.items():
+            tab.goto(path.as_uri())
+            count = tab.locator("section").count()
+            for number in range(1, count + 1):
+                found = tab.evaluate(FAULTS, [SMALLEST_PX, SMALLEST_IN_A_FOOT_PX])
+                faults += [f"{name}, slide {number}, {fault}" for fault in found]
+                tab.keyboard.press("ArrowRight")
+            assert tab.url.endswith(f"#{count}"), name
+        assert faults == []
+        with tab.expect_popup() as popup:
+            tab.keyboard.press("n")
+        last = tab.locator("section.here h1").text_content()
+        assert popup.value.locator("h1").text_content() == last
+        assert len(popup.value.locator("#notes").text_content()) > 40
+        popup.value.close()
+        named = tab.locator("section").nth(1).get_attribute("id")
+        for anchor, shown in {"gone": 1, named: 2, "-3": 1, "999": count}.items():
+            tab.goto("about:blank")
+            tab.goto(f"{path.as_uri()}#{anchor}")
+            assert tab.url.endswith(f"#{shown}"), anchor
