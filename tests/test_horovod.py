@@ -1,7 +1,6 @@
 """Horovod, built here from its own source package and started by its own launcher."""
 
 import importlib.util
-import sys
 
 import pytest
 from trained import baseline
@@ -78,20 +77,3 @@ def test_wheel_of_horovod_belongs_to_one_torch(monkeypatch, tmp_path):
         assert "HOROVOD_WITHOUT_MPI" not in tool.environment(tmp_path)
     monkeypatch.setattr(tool.importlib.metadata, "version", lambda _: "9.9")
     assert tool.cached_wheel() is None
-
-
-@pytest.mark.parametrize(
-    ("version", "says"),
-    [(None, "there is no C++ compiler"), ("8.3.0", "g++ is 8.3.0, it needs 9 or newer")],
-)
-def test_machine_that_can_not_build_horovod_says_why(version, says, monkeypatch, tmp_path, capsys):
-    for name in ("g++", "make") if version else ():
-        (tmp_path / name).write_text(f"#!/bin/sh\necho {version}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("BOOTCAMP_CACHE", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(tool, "installed", lambda: False)
-    assert tool.main() == tool.CANNOT
-    assert says in capsys.readouterr().out
