@@ -44,7 +44,6 @@ model = models.build(args).to(device)
 model.embedding.register_forward_hook(lambda embedding, inputs, output: output[:, mine])
 for block in model[1:-1]:
     block.attention.attend = attend
-# Adds up what the parts of the text say of each parameter.
 model = DistributedDataParallel(model)
 
 # 3. Data
