@@ -111,17 +111,13 @@ def test_training_goes_on_from_its_last_save_without_slurm(monkeypatch, tmp_path
 
 
 def test_board_of_runs_ranks_valid_entries_by_tokens_per_second(monkeypatch):
-    class Measured:
-        ranks = [{f"{kind}_bytes": 1e6 for kind in capstone.KINDS}]
-        config = {"hosts": 1}
-
-        def __init__(self, tokens):
-            self.tokens_per_second = tokens
+    ranks = [{f"{kind}_bytes": 1e6 for kind in capstone.KINDS}]
 
     def tried(plan, max_bytes=0):
         if plan.script == "bad":
             raise exercise.Wrong("at most 1 MB on each rank", "2 MB")
-        return Measured(plan.flags["speed"])
+        speed = plan.flags["speed"]
+        return SimpleNamespace(tokens_per_second=speed, ranks=ranks, config={"hosts": 1})
 
     monkeypatch.setattr(capstone, "try_plan", tried)
     assert "Valid: 100 tokens/s, 4.0 MB" in str(capstone.enter("Ada", "slow", speed=100))

@@ -112,10 +112,6 @@ def test_last_lines_say_what_is_left_out_and_how_to_try_again(group, pip_fails, 
     assert again == ["/zoë m/.venv/bin/python", "install.py", "all"]
 
 
-def find_none():
-    raise FileNotFoundError
-
-
 def disks(*free):
     """Disks with so many bytes, in the order in which they are asked for."""
     rest = iter(free)
@@ -130,7 +126,6 @@ def disks(*free):
         ({"os.access": lambda *_, **__: False}, None, 1, "can't be written by this user"),
         ({"os.access": lambda *_, effective_ids=False: effective_ids} | disks(1e6), None, 1)
         + (" is full.",),
-        ({"tempfile.gettempdir": find_none}, None, 1, "there is no folder for temporary files"),
         (disks(1e9, 1e9, 1e6), "torch", 7, " is full. Then the same command goes on."),
     ],
 )

@@ -144,10 +144,6 @@ def refuse(*_, **__):
     raise ConnectionRefusedError("refused")
 
 
-def find_none():
-    raise FileNotFoundError
-
-
 def free(size):
     return {"shutil.disk_usage": lambda _: types.SimpleNamespace(free=size)}
 
@@ -166,7 +162,6 @@ TOO_LONG = f"/tmp/{'x' * checks.LONGEST_PATH}"
         ("disk: free", free(1e12) | NOT_MADE, checks.READY),
         ("temporary files", {"tempfile.tempdir": "/tmp"}, checks.READY),
         ("temporary files", {"tempfile.tempdir": TOO_LONG}, checks.LIMITS),
-        ("temporary files", {"tempfile.gettempdir": find_none}, checks.NOT_READY),
         ("shared memory", free(1e6), checks.LIMITS),
     ],
 )
