@@ -22,8 +22,7 @@ device = torch.device(context.device)
 dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 
-# An early piece of the text and a late one for each rank, so that all have equal work: late
-# positions attend to many others, early ones to few.
+# An early piece of the text and a late one for each rank: late positions attend to more others.
 pieces = torch.arange(models.shape(args)["context"], device=device).view(2 * world, -1)
 places = [torch.cat([pieces[k], pieces[-1 - k]]) for k in range(world)]
 mine, gathered = places[rank], torch.cat(places)
