@@ -22,6 +22,7 @@ from bootcamp.scripts.variants import variant
 from bootcamp.train import pipeline_stages
 from bootcamp_lessons import ddp_practice, sharding_tables
 from bootcamp_lessons.labs import known_programs
+from snippets import muon
 
 SGD, ADAMW = ("sgd",), ("adamw",)
 BOTH = equality.PROVEN_WITH
@@ -45,7 +46,7 @@ class Case:
     """A setting in which a script must train what the baseline trains.
 
     script: its name, or a function that writes it. clipped: the baseline clips its gradients, too.
-    tolerance: None is the one that everybody gets.
+    muon: so does Muon in it. tolerance: None is the one that everybody gets.
     """
 
     script: str | Path | Callable[[], Path]
@@ -54,6 +55,7 @@ class Case:
     optimizers: tuple[str, ...] = BOTH
     tolerance: float | None = None
     clipped: bool = False
+    muon: bool = False
 
     @property
     def path(self) -> str | Path:
@@ -62,7 +64,8 @@ class Case:
 
     def __str__(self) -> str:
         own = (f"{name}={value}" for name, value in self.flags.items() if name != "options")
-        return " ".join([strategies.describe(self.path).name, f"x{self.ranks}", *own])
+        muon = [Path(self.path).stem.split("_")[-1]] if self.muon else []
+        return " ".join([strategies.describe(self.path).name, f"x{self.ranks}", *muon, *own])
 
     @property
     def missing(self) -> str | None:
@@ -83,6 +86,8 @@ class Case:
         """Return the run of one process on the CPU with the same settings."""
         flags = PROOF | self.flags | {"optimizer": optimizer}
         same = {name: value for name, value in flags.items() if name in equality.SAME_SETTINGS}
+        if self.muon:
+            return trained(with_muon("gpu", "whole"), 1, **same)
         return ddp_practice.launch_baseline(trained, **same) if self.clipped else baseline(**same)
 
     def compare(self, optimizer: str) -> equality.Proof:
@@ -90,6 +95,11 @@ class Case:
         pair = self.train(optimizer), self.train_baseline(optimizer)
         own = () if self.tolerance is None else (self.tolerance,)
         return equality.compare(*pair, *own)
+
+
+def with_muon(script: str, how: str) -> Path:
+    """Write a variant of a script that trains hidden matrices with Muon, as lesson 07 does."""
+    return variant(script, f"{script}_{how}", muon.lines(f"muon.Muon(hidden, muon.{how})"))
 
 
 _as_printed = partial(variant, "zero", "zero_as_printed", known_programs.print_settings())
@@ -143,6 +153,11 @@ CASES = [
     Case("fsdp_in_practice", 4, {"reshard": 2}, ADAMW, clipped=True),
     Case("fsdp_in_practice", 4, {"micro_batches": 3}, SGD, clipped=True),
     Case("hsdp", 4, {"shard": 2}),
+    Case(partial(with_muon, "ddp", "whole"), 2, {}, SGD, muon=True),
+    *(Case(partial(with_muon, "fsdp", how), 4, muon=True) for how in ("gathered", "exchanged")),
+    Case(partial(with_muon, "fsdp", "gathered"), 2, {}, SGD, muon=True),
+    Case(partial(with_muon, "fsdp", "exchanged"), 2, {}, ADAMW, muon=True),
+    Case(partial(with_muon, "tp", "gathered"), 2, {}, ADAMW, muon=True),
     *(Case("zero", 2, {"stage": stage}, ADAMW) for stage in range(4)),
     Case("zero", 3, {"stage": 3, **MLP}, SGD),
     Case(_as_printed, 2, {"stage": 2, **MLP}),
@@ -218,6 +233,7 @@ SETTINGS = {
     "mlp, clipped": Case("", 2, MLP, SGD, clipped=True),
     "mlp in parts": Case("", 2, {**MLP, "micro_batches": 3}, SGD, clipped=True),
     "mlp, local": Case("", 2, {**MLP, "average_every": 2}, SGD),
+    "gpt, muon": Case("", 2, {}, SGD, muon=True),
     "gpt, local": Case("", 2, {"average_every": 1}, ADAMW),
     "gpt": Case("", 2, {}, SGD),
     "gpt, short": Case("", 2, SHORT, SGD),
@@ -377,6 +393,8 @@ def list_mistakes() -> list[Mistake]:
 
 
 MISTAKES = list_mistakes()
+OWN_ROWS = muon.lines("muon.Muon(hidden, muon.shards)"), ROWS["losses and end"], False
+MISTAKES.append(Mistake("fsdp", "shards made orthogonal", *OWN_ROWS, SETTINGS["gpt, muon"]))
 
 # Scripts that take up each other's checkpoints, two steps each: the flags of all, then for each
 # its ranks and its own flags. All but the first of a relay resume.

@@ -46,20 +46,10 @@ plots.show(diagrams.stages(RANKS))
 # %% [markdown]
 # ### By hand
 #
-# A small program does all of it, for a model of eight matrices. First its tools: **reduce-scatter**
+# A small program does all of it, for a model of eight matrices. Its tools are **reduce-scatter**
 # and **all-gather** (lesson 04), which together *are* an all-reduce. `free` releases the memory
 # behind a weight but keeps the tensor, and `gather` fills it again.
-
-# %%
-by_hand = SRC / "snippets" / "zero_by_hand.py"
-PIECES = {  # of this program: where each begins, and what comes after it
-    "its tools": ("def part(", "class Held"),
-    "the hooks": ("def shard_gradient", "    for inputs, targets in batches():\n        car"),
-    "the loop": ("for inputs, targets in batches():\n        car", "    look()\n    held.look(opt"),
-}
-excerpts.piece(by_hand, *PIECES["its tools"])
-
-# %% [markdown]
+#
 # **ZeRO-1: the optimizer's state.** Each rank builds its optimizer over its parts alone: `optimizer
 # = OPTIMIZERS[kind](parts.values(), lr=0.01)`. A part is a view into the weight, so the step
 # changes the weight in one place. After the step each rank has one fresh part and old values
@@ -74,6 +64,13 @@ excerpts.piece(by_hand, *PIECES["its tools"])
 # backward pass?
 
 # %%
+by_hand = SRC / "snippets" / "zero_by_hand.py"
+PIECES = {  # of this program: where each begins, and what comes after it
+    "its tools": ("def part(", "class Held"),
+    "the hooks": ("def shard_gradient", "    for inputs, targets in batches():\n        car"),
+    "the loop": ("for inputs, targets in batches():\n        car", "    look()\n    held.look(opt"),
+}
+display(excerpts.piece(by_hand, *PIECES["its tools"]))
 excerpts.piece(by_hand, *PIECES["the hooks"])
 
 # %% [markdown]
@@ -113,6 +110,14 @@ claim.equal(
 # Back to the course's model, float32 with AdamW: 4 bytes for the parameter, 4 for its gradient, 8
 # for the two averages. A reduce-scatter and an all-gather each send half as much as an all-reduce:
 # count those that ZeRO-3 needs for a weight and its gradient in one step.
+#
+# Numbers are not bytes. DDP in float32 sends 8 bytes for each parameter: an all-reduce counts
+# twice, 4 bytes each. (All of this times (*N*-1)/*N*, in a ring.)
+#
+# And seconds are not bytes. While one block computes, the next one is gathered, in 16 bits. A
+# forward pass takes 2 FLOP for each parameter and token (lesson 01). Between hosts a ring enters
+# each host once, and NCCL spreads it over all network cards of the host (lesson 04e). Is a number
+# missing from the last question?
 
 # %%
 guess_one = predict(
@@ -123,18 +128,6 @@ guess_one = predict(
 guess_traffic = predict(
     "zero_traffic", "How many times as many numbers as DDP does ZeRO-3 send?", unit="times"
 )
-display(guess_one, guess_traffic)
-
-# %% [markdown]
-# Numbers are not bytes. DDP in float32 sends 8 bytes for each parameter: an all-reduce counts
-# twice, 4 bytes each. (All of this times (*N*-1)/*N*, in a ring.)
-#
-# And seconds are not bytes. While one block computes, the next one is gathered, in 16 bits. A
-# forward pass takes 2 FLOP for each parameter and token (lesson 01). Between hosts a ring enters
-# each host once, and NCCL spreads it over all network cards of the host (lesson 04e). Is a number
-# missing from the second question?
-
-# %%
 guess_bytes = predict(
     "zero_bytes",
     "FSDP gathers in bfloat16, 2 bytes, and reduces gradients in float32. "
@@ -148,7 +141,7 @@ guess_tokens = predict(
     "the gather of the next block?",
     unit="tokens",
 )
-display(guess_bytes, guess_tokens)
+display(guess_one, guess_traffic, guess_bytes, guess_tokens)
 
 # %% [markdown]
 # ## What changes
@@ -251,23 +244,21 @@ sharding_tables.compare_state(runs, formulas, f"Bytes on rank 0 of {RANKS}")
 
 # %% [markdown]
 # `each` is the number of bytes per parameter. AdamW's step counters add 4 bytes for each tensor.
-# PyTorch's ZeRO-1 gives whole tensors to ranks, and they do not add up to exact quarters.
+# PyTorch's ZeRO-1 gives whole tensors to ranks, and they do not add up to exact quarters. In the
+# figure the black mark is the formula's sum of the three kinds of state. Look at the grey part.
 
 # %%
 display(guess_one.score(sharding_tables.state_bytes(runs["ZeRO-1, PyTorch"]) / psi))
-claim.equal(
-    "zero_fsdp_holds_a_quarter",
-    f"FSDP2's state on each of {RANKS} ranks is a quarter of DDP's.",
-    sharding_tables.state_bytes(runs["FSDP2"]),
-    sharding_tables.state_bytes(ddp) / RANKS,
-    within=0.001,
-    kind="memory",
+display(
+    claim.equal(
+        "zero_fsdp_holds_a_quarter",
+        f"FSDP2's state on each of {RANKS} ranks is a quarter of DDP's.",
+        sharding_tables.state_bytes(runs["FSDP2"]),
+        sharding_tables.state_bytes(ddp) / RANKS,
+        within=0.001,
+        kind="memory",
+    )
 )
-
-# %% [markdown]
-# The black mark is the formula's sum of the three kinds of state. Look at the grey part.
-
-# %%
 counted = {name: sharding_tables.read_memory(run) for name, run in runs.items()}
 sums = {name: sum(kinds.values()) for name, kinds in formulas.items()}
 plots.show(diagrams.rank_memory(counted, sums, list(runs.values())))
@@ -280,23 +271,18 @@ plots.show(diagrams.rank_memory(counted, sums, list(runs.values())))
 # ### The published figure
 #
 # The paper's first figure has 7.5 billion parameters on 64 GPUs, in 16 bit with AdamW's state in
-# float32. The bars are the *same function*.
+# float32. The bars are the *same function*. ZeRO-2 leaves all parameters on every rank, 2 bytes
+# each: large models need ZeRO-3. Then with activations. Move the two sliders, ranks and
+# micro-batch: what does sharding not shrink?
 
 # %%
+from bootcamp import simulators
 from bootcamp.costs.published import table as published_table
 
 published = published_table("zero_figure1")
 size, ranks = (int(published[0][key]) for key in ("parameters", "data"))
 computed = {stage: theory.rank_bytes(size, ranks, stage, theory.MIXED) for stage in range(4)}
 plots.show(diagrams.published_memory(computed, published))
-
-# %% [markdown]
-# ZeRO-2 leaves all parameters on every rank, 2 bytes each: large models need ZeRO-3. Now with
-# activations. Move the two sliders, ranks and micro-batch: what does sharding not shrink?
-
-# %%
-from bootcamp import simulators
-
 controls = simulators.memory()
 
 # %% [markdown]
@@ -324,7 +310,7 @@ sharding_tables.compare_volumes(runs, psi)
 # %% [markdown]
 # - **FSDP2** is the paper's ZeRO-3, nearly: the head is gathered once. Kept gathered it sends 2ψ.
 # - **PyTorch's ZeRO-1** is DDP with a broadcast on top: 3ψ. Since it deals out whole tensors, it
-#   fits optimizers that have to see a whole matrix, such as Muon.
+#   fits optimizers that have to see a whole matrix.
 #
 # So count before you believe a volume. (DeepSpeed's differ again: lesson 07c.) What
 # `reshard_after_forward=False` saves in traffic it costs in memory.
@@ -354,22 +340,18 @@ practice = sharding_tables.make_counting_script("fsdp_in_practice")
 mixed = launch(practice, RANKS, gather_dtype="bfloat16", micro_batches=1, **same)
 bytes_by_nccl = sharding_tables.sent_bytes_per_parameter(mixed, psi)
 display(guess_bytes.score(bytes_by_nccl, how="Counted calls, sent as NCCL does"))
-claim.equal(
-    "zero_mixed_fsdp_sends_ddps_bytes",
-    "FSDP that gathers in bfloat16 and reduces in float32 sends the bytes of DDP in float32.",
-    sharding_tables.sent_bytes_per_parameter(mixed, psi) * psi,
-    sharding_tables.sent_bytes_per_parameter(ddp, psi) * psi,
-    within=0.03,
-    kind="formula",
-    unit="bytes",
-    supported="2 + 2 + 4 = 2 · 4. (A little less, because the head is gathered once.)",
+display(
+    claim.equal(
+        "zero_mixed_fsdp_sends_ddps_bytes",
+        "FSDP that gathers in bfloat16 and reduces in float32 sends the bytes of DDP in float32.",
+        sharding_tables.sent_bytes_per_parameter(mixed, psi) * psi,
+        sharding_tables.sent_bytes_per_parameter(ddp, psi) * psi,
+        within=0.03,
+        kind="formula",
+        unit="bytes",
+        supported="2 + 2 + 4 = 2 · 4. (A little less, because the head is gathered once.)",
+    )
 )
-
-# %% [markdown]
-# One and a half times as many numbers, and the same bytes. With gradients in bfloat16 too it is 6
-# bytes, against the 4 of DDP with a hook (lesson 04d).
-
-# %%
 narrow = {"gather_dtype": "bfloat16", "reduce_dtype": "bfloat16", "micro_batches": 1}
 narrow = launch(practice, RANKS, **narrow, **same)
 claim.equal(
@@ -383,6 +365,9 @@ claim.equal(
 )
 
 # %% [markdown]
+# One and a half times as many numbers, and the same bytes. With gradients in bfloat16 too it is 6
+# bytes, against the 4 of DDP with a hook (lesson 04d).
+#
 # ### What real programs add
 #
 # The last two runs are of this script. It adds three more things, which most programs have.
@@ -429,8 +414,7 @@ claim.equal(
 )
 
 # %% [markdown]
-# The clipped run follows a clipped baseline, losses and parameters. Without that proof losses of
-# micro-batches that are not divided, or a norm of local shards, could go unnoticed.
+# The clipped run follows a clipped baseline, losses and parameters.
 #
 # ### When are the parameters complete?
 #
@@ -529,6 +513,121 @@ check.compare(launch(draws, 2, **sgd), proofs["FSDP2"][0].baseline)
 # (With the same seed on all ranks it is worse: CPU ranks then draw the same numbers, and a matrix
 # consists of repeated shards. On GPUs DTensor gives each shard its part of one random stream.)
 #
+# ## What if an optimizer needs whole matrices? (optional)
+#
+# AdamW treats each number by itself, so a shard needs nothing of the others. **Muon** (Jordan et
+# al., 2024; it trained Kimi K2) makes the momentum of a hidden matrix nearly orthogonal before the
+# step: all singular values come near 1, so that rare directions count as much as frequent ones.
+# **Newton-Schulz** needs only products for that, since an odd polynomial of a matrix is that of its
+# singular values. All other parameters stay with AdamW.
+
+# %%
+by_muon = SRC / "snippets" / "muon.py"
+display(excerpts.piece(by_muon, "def orthogonalise", "def whole"))
+(said,) = excerpts.parse_printed(launch(by_muon, 1, device="cpu", quiet=True))
+assert said["apart"] < 0.02, "other updates than those of torch.optim.Muon"
+values = zip(said["before"], said["after"], strict=True)
+Table([{"singular value": before, "then": after} for before, after in values])
+
+# %% [markdown]
+# Momentum stays sharded, but `x @ x.mT` needs all rows. In DDP each rank has them; FSDP2 has cut
+# them. A Muon of our own can **gather** the momentum once, in float32: all ranks orthogonalise
+# every matrix, and keep their parts. Or it can **exchange**: each matrix goes to one rank, which
+# orthogonalises it and sends the parts back. And PyTorch's gets the DTensors as they are.
+
+# %%
+guess_torch = predict(
+    "muon_torch",
+    "How many times the bytes of our gather does `torch.optim.Muon` send? (0: it takes each shard "
+    "for a matrix.)",
+    unit="times",
+)
+guess_exchange = predict(
+    "muon_exchange",
+    f"How many times the bytes of the gather does the exchange send, with {RANKS} ranks?",
+    unit="times",
+)
+display(guess_torch, guess_exchange)
+
+# %%
+import sys
+
+from bootcamp.scripts import variants
+
+sys.path.append(str(SRC))
+from snippets import muon
+
+display(excerpts.source(muon.gathered, muon.exchanged))
+WAYS = {way: f"muon.Muon(hidden, muon.{way})" for way in ("whole", "gathered", "exchanged")}
+WAYS["torch"] = "torch.optim.Muon(hidden, lr=0.02)"
+variant("fsdp", "fsdp_gathered", muon.lines(WAYS["gathered"]))
+
+
+def train(script, ranks, way, **flags):
+    path = variants.variant(script, f"{script}_{way}", muon.lines(WAYS[way]))  # shows no diff
+    return launch(path, ranks, **{**same, **flags})
+
+
+blocks = model_shapes.layers("gpt", "tiny")[1:-1]
+whole = 4 * sum(torch.Size(s).numel() for block in blocks for s in block.shapes if len(s) == 2)
+formulas = {
+    "gathered": theory.ring_bytes("all-gather", whole, RANKS),
+    "exchanged": 2 * theory.ring_bytes("all-to-all", whole / RANKS, RANKS),
+}
+with_muon = {way: train("fsdp", RANKS, way) for way in (*formulas, "torch")}
+sent = {way: run.ranks[0]["sent_bytes_per_step"] for way, run in with_muon.items()}
+fsdp_sends = sharding_tables.calculate_sent_bytes("fsdp", "gpt", "tiny", RANKS)
+off = None
+if all(sent.values()):  # else this system does not count them
+    more = {way: n - runs["FSDP2"].ranks[0]["sent_bytes_per_step"] for way, n in sent.items()}
+    display(Table([{"bytes": "counted", **more}, {"bytes": "formula", **formulas}], "Muon sends"))
+    display(guess_torch.score(more["torch"] / more["gathered"]))
+    display(guess_exchange.score(more["exchanged"] / more["gathered"]))
+    off = max(abs(sent[way] / (fsdp_sends + formulas[way]) - 1) for way in formulas)
+claim.at_most(
+    "muon_sends",
+    "With gather or exchange, a step's bytes are within 1 % of the formulas for FSDP2 and Muon.",
+    off,
+    0.01,
+    kind="count",
+)
+
+# %% [markdown]
+# The gather is (*N*-1)/*N* of each matrix. The exchange sends 2/*N* of that, on 64 ranks 1/32, and
+# a rank computes 1/*N* as much. PyTorch's takes no shard for a matrix: DTensor communicates in up
+# to 15 products of each, though in bfloat16. (Moonlight gathers once, in bfloat16: at most 1.25
+# times AdamW's bytes, says its paper.) Is it all equal?
+
+# %%
+found = []
+for optimizer in ("sgd", "adamw"):  # of the other parameters
+    alone = train("gpu", 1, "whole", optimizer=optimizer)
+    for way in formulas:
+        run = with_muon[way] if optimizer == "adamw" else train("fsdp", RANKS, way, optimizer="sgd")
+        found.append((way, check.same_training(run, alone)))
+found.append(
+    ("torch's, against torch's", check.compare(with_muon["torch"], train("gpu", 1, "torch")))
+)
+sharding_tables.list_proofs(found)
+
+# %% [markdown]
+# Ours is, in float32. PyTorch's is right too, but bfloat16 has 8 significant bits, and
+# Newton-Schulz makes small singular values, and the rounding in them, hundreds of times larger. So
+# prove a sharded Muon in float32, and then take bfloat16. Now each rank orthogonalises the rows
+# that it has:
+
+# %%
+WAYS["shards"] = "muon.Muon(hidden, muon.shards)"
+longer = {"steps": 20, "global_batch": 16}
+by_shards, right = train("fsdp", RANKS, "shards", **longer), train("gpu", 1, "whole", **longer)
+plots.show(plots.loss_curves(right, by_shards))
+check.compare(by_shards, right)
+
+# %% [markdown]
+# No error, nothing sent, hardly a higher loss, and for each number of ranks another optimizer: rows
+# of different ranks are not orthogonal. Tensor parallelism cuts matrices too; there `gathered` is
+# right as well.
+#
 # ## Exercises
 #
 # ### First: which stage fits?
@@ -591,6 +690,9 @@ print(exercise.check("fully_sharded"))
 # - Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*,
 #   2019, arXiv:1910.02054: the stages, the formulas, 2ψ and 3ψ, and the 7.5 billion row (its figure
 #   1; `src/bootcamp/costs/published/zero_figure1.csv`).
+# - Jordan et al., *Muon: An optimizer for hidden layers in neural networks*, 2024,
+#   kellerjordan.github.io/posts/muon; Liu et al., *Muon is Scalable for LLM Training*, 2025,
+#   arXiv:2502.16982, section 2.3 (Moonlight).
 # - Zhao et al., *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, 2023,
 #   arXiv:2304.11277.
 # - The H100's arithmetic and both bandwidths: `src/bootcamp/costs/published/gpus.csv` and
