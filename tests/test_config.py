@@ -67,6 +67,7 @@ REFUSED = [  # script, ranks, flags, words of the sentence
     ("pp", 2, "--model resnet50", "normalise each micro-batch by itself"),
     ("ddp_pp", 4, "--mesh 3x2", "data x pipeline is 3 x 2 = 6 ranks, and 4 were started"),
     ("ddp_pp", 3, "", "3 ranks need --mesh: data x pipeline is 1 x 2 = 2 ranks"),
+    ("3d", 3, "--mesh 1x1x3", "4 heads do not divide over 3 ranks"),
     ("fsdp_tp", 4, "--mesh 2", "expected 2 numbers, data x tensor"),
     ("fsdp_tp", 4, "--global-batch 25", "does not divide over 2 models"),
     ("tp", 3, "", "4 heads do not divide over 3 ranks"),

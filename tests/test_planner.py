@@ -233,6 +233,7 @@ BAD = [
     ({"layers": "31", "pp": "4", "dp": "1"}, "31 layers do not divide over 4 stages"),
     ({"gpu": "A1000"}, "gpu='A1000' is not known"),
     ({"schedule": "spiral"}, "schedule='spiral'"),
+    ({"stack": "mine"}, "stack='mine'"),
     ({"hidden": "", "layers": "", "heads": "", "model": "X"}, "model='X'"),
 ]
 
