@@ -166,10 +166,14 @@ def test_run_of_ranks_that_share_a_gpu_is_marked(world, hosts, shared):
     assert ("more ranks than GPUs" in run.label) == shared
 
 
-def test_run_of_more_ranks_than_cores_or_of_another_machine_is_marked(make_run):
+def test_run_of_shared_cores_more_ranks_than_cores_or_another_machine_is_marked(make_run):
     crowded, elsewhere = make_run("ddp", 2, cores=1), make_run("ddp", 2, cpu="Other Processor")
     assert crowded.oversubscribed
     assert "more ranks than cores" in crowded.label
     assert crowded.measured_here
     assert not elsewhere.measured_here
     assert "recorded on another machine" in elsewhere.origin
+    shared = make_run(shared=True)
+    assert shared.origin.endswith("on shared cores")
+    marked = ["shared cores" in row["run"] for row in runs.table(make_run(), shared)]
+    assert marked == [False, True]

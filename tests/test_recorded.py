@@ -68,16 +68,6 @@ def test_run_that_shared_its_cores_becomes_no_record(run, tmp_path, monkeypatch,
     assert not (tmp_path / "other").exists()
 
 
-def test_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
-    alone = runs.Run(RECORD)
-    share_cores(run)
-    shared = runs.Run(run)
-    assert "ddp, 2 ranks (CPU, shared cores)" in repr(shared)
-    assert shared.origin.endswith("on shared cores")
-    table = runs.table(alone, shared)
-    assert ["shared cores" in row["run"] for row in table] == [False, True]
-
-
 # The records that there are
 
 
