@@ -30,6 +30,8 @@ EXACT, FLOAT64 = 0.0, 1e-6  # tolerances: bit for bit, and of runs in double pre
 FP16_SGD, FP16_ADAMW, BF16_SGD, BF16_ADAMW = 1e-3, 2e-2, 5e-3, 0.1  # AdamW enlarges rounding
 MLP, LSTM, MOE = {"model": "mlp"}, {"model": "striped-lstm"}, {"model": "moe"}
 RESNET, FP16 = known_programs.RESNET, {"autocast": "float16"}
+# where a number is close to the middle of two in FP8, float32's rounding decides which it becomes
+DOUBLE, FP8_ALONE = {"dtype": "float64"}, SRC / "snippets" / "fp8_alone.py"
 # two steps: the second one's update has the momentum of the first; 8 samples are 8 micro-batches
 SHORT = {"steps": 2, "global_batch": 8}
 # of lessons, whose runs these are
@@ -46,7 +48,8 @@ class Case:
     """A setting in which a script must train what the baseline trains.
 
     script: its name, or a function that writes it. clipped: the baseline clips its gradients, too.
-    muon: so does Muon in it. tolerance: None is the one that everybody gets.
+    muon: so does Muon in it. tolerance: None is the one that everybody gets. alone: a script to
+    compare with instead.
     """
 
     script: str | Path | Callable[[], Path]
@@ -56,6 +59,7 @@ class Case:
     tolerance: float | None = None
     clipped: bool = False
     muon: bool = False
+    alone: Path | None = None
 
     @property
     def path(self) -> str | Path:
@@ -88,6 +92,8 @@ class Case:
         same = {name: value for name, value in flags.items() if name in equality.SAME_SETTINGS}
         if self.muon:
             return trained(with_muon("gpu", "whole"), 1, **same)
+        if self.alone:
+            return trained(self.alone, 1, **same)
         return ddp_practice.launch_baseline(trained, **same) if self.clipped else baseline(**same)
 
     def compare(self, optimizer: str) -> equality.Proof:
@@ -158,6 +164,7 @@ CASES = [
     Case(partial(with_muon, "fsdp", "gathered"), 2, {}, SGD, muon=True),
     Case(partial(with_muon, "fsdp", "exchanged"), 2, {}, ADAMW, muon=True),
     Case(partial(with_muon, "tp", "gathered"), 2, {}, ADAMW, muon=True),
+    *(Case("fsdp_fp8", ranks, DOUBLE, BOTH, FLOAT64, alone=FP8_ALONE) for ranks in (2, 4)),
     *(Case("zero", 2, {"stage": stage}, ADAMW) for stage in range(4)),
     Case("zero", 3, {"stage": 3, **MLP}, SGD),
     Case(_as_printed, 2, {"stage": 2, **MLP}),
@@ -237,6 +244,7 @@ SETTINGS = {
     "gpt, local": Case("", 2, {"average_every": 1}, ADAMW),
     "gpt": Case("", 2, {}, SGD),
     "gpt, short": Case("", 2, SHORT, SGD),
+    "gpt, fp8": Case("", 2, DOUBLE, SGD, FLOAT64, alone=FP8_ALONE),
     "gpt, 4 ranks": Case("", 4, SHORT, SGD),
     "lstm": Case("", 2, LSTM, SGD),
     "moe": Case("", 2, MOE, SGD),
@@ -308,6 +316,12 @@ WRONG = r"""
 + torch.manual_seed(args.seed + rank)
 + for parameter in model.parameters():
 +     torch.nn.init.normal_(parameter, std=0.02)
+== fsdp_fp8: gpt, fp8: one scale for a rank's rows: losses and end
+- scales = matrix.abs().amax(1, keepdim=True).clamp(min=1e-12) / 448
++ scales = (matrix.abs().amax() / 448).repeat(len(matrix), 1)
+== fsdp_fp8: gpt, fp8: nothing in 8 bits: losses and end
+- KEPT = (aten.detach, aten.view, aten.slice, aten.split, aten.new_zeros, aten.empty_like)
++ KEPT = (aten.detach, aten.view, aten.slice, aten.split, aten.new_zeros)
 == tp: gpt, short: drawn by each rank: start
 - models.initialise(model, args)
 + torch.manual_seed(args.seed + rank)

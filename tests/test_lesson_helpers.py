@@ -38,6 +38,18 @@ def test_rounding_is_to_the_nearest_and_ties_go_to_the_even_one():
     assert torch.equal(rounded, torch.cat([expected, -expected]))
 
 
+def test_eight_bits_are_those_of_torchs_own_types():
+    """As numbers are, and with the scale of each block of 32 (MXFP8), which e8m0 holds exactly."""
+    blocks = torch.randn(1000, 32) * 2.0 ** torch.arange(-25, 25).repeat(20)[:, None]
+    blocks[:3, :3] = torch.tensor([465.0, torch.inf, -0.0])
+    scales = 2.0 ** (blocks[3:].abs().amax(1, keepdim=True).frexp().exponent - 1 - 8)
+    assert torch.equal(scales.to(torch.float8_e8m0fnu).float(), scales)
+    for dtype, *bits in ((torch.float8_e4m3fn, 3, 4, 448), (torch.float8_e5m2, 2, 5)):
+        for given in (blocks, blocks[3:] / scales):
+            pair = faster_step.round_bits(given, *bits), given.to(dtype).float()
+            assert torch.equal(*(each.view(torch.int32) for each in pair))
+
+
 # Replicas
 
 

@@ -31,6 +31,7 @@ MOST_LINES = {
     "ep": 25,
     "zero1": 5,
     "fsdp_in_practice": 20,
+    "fsdp_fp8": 27,
     "zero": 35,
     "megatron": 45,
 }

@@ -6,14 +6,12 @@
 # After this lesson you can say what fills a device's memory, train a batch that does not fit, in
 # parts or by computing activations again, compute in 16 bits and say how far off that may be, and
 # read an out-of-memory error.
-
-# %% [markdown]
+#
 # ## The question
 #
 # A step needs more memory than the device has. What can you do before you need a second device, and
 # what does each way cost?
-
-# %% [markdown]
+#
 # ## The idea
 #
 # Lesson 01 had the formulas: 16 bytes a parameter with AdamW in float32, and activations for each
@@ -146,10 +144,9 @@ guess_sum.score(total.item())
 # So in mixed precision parameters, gradients and optimizer state stay in float32, and only the
 # matrix products are computed in 16 bits. A GPU's units for them, the **tensor cores**, reach more
 # FLOP/s with fewer bits: fp16 since Volta; bf16, TF32 and float64 since Ampere; 8-bit floats
-# since Ada and Hopper; 4-bit floats since Blackwell. (So few bits need a scale for each tensor or
-# block of one, which a library such as Transformer Engine or torchao keeps.) TF32 is one line,
-# without any autocast: `torch.set_float32_matmul_precision("high")`. (For convolutions PyTorch
-# allows it by default, for matrix products it does not.)
+# since Ada and Hopper; 4-bit floats since Blackwell. TF32 is one line, without any autocast:
+# `torch.set_float32_matmul_precision("high")`. (For convolutions PyTorch allows it by default, for
+# matrix products it does not.)
 
 # %%
 script_diff("amp")
@@ -242,10 +239,7 @@ claim.equal(
 # copy. The parameters are as large as before.
 #
 # Everything in bf16 halves parameters and state, too. But even the loss is a bf16 number then:
-# between 4 and 8 these are 1/32 apart. And small updates are lost, as above.
-#
-# With the step in the backward pass no gradient is left at its end: at any time there is one
-# parameter's, or a few.
+# between 4 and 8 these are 1/32 apart.
 #
 # With the inputs kept, one block's activations come on top in the backward pass. So the peak is
 # that of all inputs and of *one* block: with more blocks the gain grows.
@@ -257,23 +251,20 @@ claim.equal(
 # as long. The optimizer's part of the step does not grow. Bookkeeping in Python adds to it;
 # `--keep products` recomputes less, but has to look at every operation. With a large model the
 # bookkeeping counts for nothing.
+#
+# Parts may fit into a cache, and small pieces leave a device idle: measure (lesson 02).
 
 # %%
 from bootcamp import trial
 
-claim.faster(
+recomputed = claim.faster(
     "memory_recompute_time",
     "Computing the blocks' activations again makes a step slower.",
     trial("gpu", steps=6, global_batch=12),
     trial("activation_checkpointing", keep="inputs", steps=6, global_batch=12),
     otherwise="Memory that is not written costs no time either, which can hide the arithmetic.",
 )
-
-# %% [markdown]
-# Parts do the same arithmetic in smaller pieces: their activations may fit into a cache, and a
-# device that gets small pieces is idle in between. So measure (lesson 02).
-
-# %%
+display(recomputed)
 claim.faster(
     "memory_parts_time",
     "A batch of 24 at once is more than 1.2 times as fast as in 24 parts of one sample.",
@@ -351,10 +342,10 @@ Table(rows, "StripedLSTM, fp16: off by; parameters as a share of the way that th
 # what disappears, and what appears?
 
 # %%
-exponents = list(range(0, 32, 4))
+exponents, gradients = list(range(0, 32, 4)), one_device.gradients()
 fates = {
     name: [one_device.convert_to_fp16(gradient, 2.0**exponent) for exponent in exponents]
-    for name, gradient in one_device.gradients().items()
+    for name, gradient in gradients.items()
 }
 origin = "GPT tiny after 60 steps, a batch of 128 samples; cast to fp16 and counted here."
 plots.show(single_device.fp16_fates(fates, exponents, origin))
@@ -379,6 +370,110 @@ one_device.scale_table(scaled, first_scale=2.0**24)
 # A few skipped steps at the start are normal. If they go on, the gradients are infinite for another
 # reason. bf16 has float32's range and needs no scale: the simpler choice where the device has it.
 # With a scaler, call `scaler.unscale_(optimizer)` before you clip gradients.
+#
+# ## Eight bits (optional)
+#
+# 8-bit floats, **FP8**, are **e4m3**, with 4 bits of exponent and 3 of fraction, and **e5m2**. One
+# function rounds to all formats of this lesson, and agrees with PyTorch's own types to the bit.
+# What becomes of 465, and of infinity?
+
+# %%
+from bootcamp.costs import hardware, published
+from bootcamp_lessons import excerpts
+from bootcamp_lessons.labs import faster_step
+
+FP8 = {"e4m3": (torch.float8_e4m3fn, 3, 4, 448), "e5m2": (torch.float8_e5m2, 2, 5)}
+draw = torch.Generator().manual_seed(0)
+edges = torch.tensor([465, 61_440, torch.inf, -0.0, 1.0625, 2**-9, 2**-10, 2**-16, 2**-17])
+numbers = torch.randn(10_000, generator=draw) * 2.0 ** torch.arange(-25, 25).repeat(200)
+numbers, rows = torch.cat([edges, numbers]), [{"number": f"{edge:.6g}"} for edge in edges]
+for name, (dtype, *bits) in FP8.items():
+    rounded = faster_step.round_bits(numbers, *bits)
+    torchs_own = numbers.to(dtype).float()
+    assert torch.equal(rounded.view(torch.int32), torchs_own.view(torch.int32)), name
+    for row, result in zip(rows, rounded, strict=False):
+        row[name] = f"{result:.6g}"
+guess_outlier = predict(
+    "memory_fp8_outlier",
+    "Two matrices of 256 × 256 random numbers near 1 are multiplied in e4m3, each scaled so that "
+    "its largest number just fits. Then one number of the first becomes 1,000. How many times as "
+    "far off are the rows of the result that it isn't in?",
+    unit="times",
+)
+guess_width = predict(
+    "memory_fp8_width",
+    "On an H100, from which width on is a product of square matrices faster in FP8 than in bf16, "
+    "casts included?",
+)
+display(excerpts.source(faster_step.round_bits), Table(rows), guess_outlier, guess_width)
+
+# %% [markdown]
+# e4m3 has no infinity: PyTorch 2.13 stops at its largest number. (The standard allows NaN, too.) So
+# **a scale** moves numbers to where the format is: one for each tensor, each row or, in **MXFP8**,
+# each block of 32, where it is a power of two in 8 bits (e8m0).
+
+# %%
+PARTS = {"matrix": (1, -1), "row": (256, -1), "block of 32": (-1, 32)}
+
+
+def round_parts(matrix, parts, integers=False):
+    part = matrix.reshape(PARTS[parts])
+    top = part.abs().amax(1, keepdim=True)
+    if integers:
+        return ((part / top * 127).round() / 127 * top).reshape(matrix.shape)
+    scale = top / 448 if "block" not in parts else 2.0 ** (top.frexp().exponent - 1 - 8)
+    return (faster_step.round_bits(part / scale, *FP8["e4m3"][1:]) * scale).reshape(matrix.shape)
+
+
+a, b = torch.randn(2, 256, 256, generator=draw)
+rows = [{"scale for each": f"{parts}, e4m3", "parts": parts} for parts in PARTS]
+rows.append({"scale for each": "matrix, 8-bit integers", "parts": "matrix", "integers": True})
+for row in rows:
+    how = row.pop("parts"), row.pop("integers", False)
+    for outlier in (None, 1e3, 1e5):
+        a[0, 0] = outlier or 1
+        c, exact = round_parts(a, *how) @ round_parts(b.T, *how).T, a @ b
+        named = f"% off, with {outlier:,.0f}" if outlier else "% off"
+        row[named] = 100 * ((c - exact)[1:].norm() / exact[1:].norm()).item()
+print(guess_outlier.score(rows[0]["% off, with 1,000"] / rows[0]["% off"], within=0.1))
+Table(rows, "Error of the rows without the outlier")
+
+# %% [markdown]
+# An outlier moves the others to smaller exponents, where they have as many digits until they fall
+# below 2**-6. Integers lose them at once. Parts with scales of their own confine it. (A block's
+# power of two is rounded down, and its largest numbers may be cut to 448: hence the larger error.)
+#
+# A scale needs the largest number. **Dynamic** scaling reads the tensor once more for it;
+# **delayed** scaling takes it from the steps before, with a margin for growth. How many numbers of
+# a gradient become zero?
+#
+# And when do eight bits bring nothing? The casts of two *n* × *n* matrices read each twice in 16
+# bits and write it in 8, 10*n*² bytes. The product saves 2*n*³ FLOP at the difference of the rates.
+
+# %%
+gradient = gradients["gradient of the parameters"]
+rows = []
+for margin in (1, 16, 256, 4096):
+    row = {"margin": margin}
+    for name, (dtype, *_) in FP8.items():
+        scale = torch.finfo(dtype).max / margin / gradient.abs().max()
+        row[name] = ((gradient * scale).to(dtype).float().eq(0) & gradient.ne(0)).sum().item()
+    rows.append(row)
+h100 = hardware.gpu("H100")
+saved = 2 * (1 / h100.peak - 1 / h100.peak_fp8)
+print(guess_width.score(10 / h100.hbm / saved, how="By formula"))
+runs = {row["row_id"]: row for row in published.table("torchtitan")}
+with_fp8, without = (
+    float(runs[f"tt_repo_8b_8_FSDP+compile{end}"]["published_tokens_per_second_per_gpu"])
+    for end in ("+float8", "")
+)
+print(f"Llama 3.1 8B on 8 H100, torchtitan: {with_fp8 / without:.2f} times the tokens of bf16")
+Table(rows, f"Zeros among {gradient.count_nonzero():,} gradients of the parameters")
+
+# %% [markdown]
+# So weights and activations take e4m3, gradients e5m2; sums and the optimizer stay in float32.
+# Small layers gain nothing. By its documentation torchao swaps a model's linear layers on a GPU:
+# `torchao.float8.convert_to_float8_training(model)`, then `torch.compile`. Lesson 08 gathers FP8.
 #
 # ## Break it
 #
@@ -474,8 +569,7 @@ claim.larger(
 # is a warning on the rank's stderr. With `use_reentrant=False` autograd sees the block's
 # parameters themselves. (Hugging Face has `enable_input_require_grads` for such a model.)
 # </details>
-
-# %% [markdown]
+#
 # ## What gives memory back (optional)
 #
 # A small program makes tensors, cleans up, and asserts what its tensors still hold. "Resident" is
@@ -501,10 +595,9 @@ Table(moments, "One process from its start to its end, measured here")
 # - **Many small tensors** leave pieces. On a GPU a piece stays reserved while one tensor is in it.
 #   On a CPU the C library keeps most for later, even when all are gone, until it is told to trim.
 #
-# Only the end of the process surely gives back everything. So this course runs each training in a
-# process of its own. In a notebook that holds its model itself, restart the notebook's kernel.
-
-# %% [markdown]
+# Only the end of the process surely gives back everything: so this course runs each training in one
+# of its own.
+#
 # ## Exercise
 #
 # ### First: the sum that must be a mean
@@ -568,6 +661,9 @@ print(exercise.check("from_apex"))
 # - NVIDIA, architecture white papers of V100, A100, H100 and Blackwell: number formats.
 # - Micikevicius et al., *Mixed Precision Training*, 2017, arXiv:1710.03740. Kalamkar et al., *A
 #   Study of BFLOAT16 for Deep Learning Training*, 2019, arXiv:1905.12322.
+# - Micikevicius et al., *FP8 Formats for Deep Learning*, 2022, arXiv:2209.05433. *OCP Microscaling
+#   Formats (MX) Specification*, v1.0, 2023. `gpus.csv` and `torchtitan.csv` in
+#   `src/bootcamp/costs/published`. torchao 0.18's documentation.
 # - Chen et al., *Training Deep Nets with Sublinear Memory Cost*, 2016, arXiv:1604.06174.
 #   Korthikanti et al., *Reducing Activation Recomputation in Large Transformer Models*, 2022,
 #   arXiv:2205.05198.

@@ -156,15 +156,14 @@ script_diff("hsdp")
 
 # %%
 lab.trial("FSDP")()  # for the table below
-lab.claim_faster(
+slower = lab.claim_faster(
     "hsdp_is_slower_than_ddp_on_an_open_link",
     "With the link open, a step of DDP is faster than one of HSDP.",
     "DDP",
     "HSDP",
     supported="HSDP waits for many small collectives, here of four ranks on few cores.",
 )
-
-# %%
+display(slower)
 lab.trial("FSDP", hsdp_lab.LINK)()
 lab.claim_faster(
     "hsdp_is_faster_than_ddp_on_a_slow_link",
@@ -374,6 +373,85 @@ Table(rows, "Sent by one rank in one step, by formula, blocks only")
 # computed. So the tensor axis gets the fastest link, and the data axis may cross the network.
 # Lesson 08d computes when a link decides.
 #
+# ## Gathered in eight bits (optional)
+#
+# FP8 (lesson 02b) has half of bf16's bytes. FSDP2 asks each parameter for two methods: what is to
+# travel, and what comes of it. Here each row of the blocks' matrices gets a scale, and travels as
+# bytes, since gloo refuses FP8 ("Invalid scalar type"). Gradients stay in float32.
+
+# %%
+from bootcamp import launch
+from bootcamp_lessons import excerpts, one_device
+
+guess_eight = predict(
+    "hsdp_fp8_bytes",
+    "Seven eighths of all numbers are gathered in 8 bits in place of 32. How many times as many "
+    "bytes does a step gather in float32?",
+    unit="times",
+)
+guess_after = predict(
+    "hsdp_fp8_after",
+    "Another program gathers float32, and rounds in the same way after the gather. By how much is "
+    "the furthest of its losses off?",
+)
+display(guess_eight, guess_after, script_diff("fsdp_fp8"))
+
+# %%
+same = {"device": "cpu", "optimizer": "adamw", "quiet": True, **check.settings(4)}
+after = {"return to_fp8(self), None": "return (self + 0,), None"}
+after["rows, scales = gathered"] = "rows, scales = to_fp8(*gathered)"
+kept = "KEPT = (aten.detach, aten.view, aten.slice, aten.split, aten.new_zeros{})"
+imported = "from torch.distributed.fsdp import "
+narrow = f"""from functools import partial
+{imported}MixedPrecisionPolicy, fully_shard
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+fully_shard = partial(fully_shard, mp_policy=policy)"""
+programs = {
+    "float32": ("fsdp", {}),
+    "bf16": ("fsdp", {f"{imported}fully_shard": narrow}),
+    "FP8": ("fsdp_fp8", {}),
+    "FP8 after the gather": ("fsdp_fp8", after),
+    "FP8, without empty_like": ("fsdp_fp8", {kept.format(", aten.empty_like"): kept.format("")}),
+}
+runs, gathered = {}, {}
+for name, (script, changes) in programs.items():
+    counting = sharding_tables.make_counting_script(script, changes, f"counted_{name}")
+    runs[name] = launch(counting, 4, **same)
+    calls = runs[name].collective_counts().items()
+    gathered[name] = sum(size * count for (kind, size), count in calls if kind == "all-gather")
+rows = []
+for name, run in runs.items():
+    row = {"gathered": name, "MB in a step": gathered[name] / 1e6}
+    apart = {f"loss off {one}": one_device.furthest(run, runs[one]) for one in ("float32", "FP8")}
+    rows.append(row | apart)
+shapes = [shape for layer in model_shapes.layers("gpt", "tiny")[1:-1] for shape in layer.shapes]
+saved = sum(3 * tall * wide - 4 * tall for tall, wide in (s for s in shapes if len(s) == 2))
+print(guess_eight.score(gathered["float32"] / gathered["FP8"], within=0.1))
+print(guess_after.score(rows[3]["loss off FP8"], within=0))
+for optimizer in ("sgd", "adamw"):
+    both = same | {"optimizer": optimizer, "dtype": "float64"}
+    alone = launch(excerpts.SNIPPETS / "fp8_alone.py", 1, **both)
+    check.same_training(launch("fsdp_fp8", 4, **both), alone)
+display(Table(rows, "FSDP on four ranks: full size of what is gathered"))
+claim.equal(
+    "hsdp_fp8_gathers_the_formula",
+    "Twice in a step, each number of a matrix saves 3 bytes, and each row has a scale of 4.",
+    gathered["FP8"],
+    gathered["float32"] - 2 * saved,
+    within=0.01,
+    kind="count",
+)
+
+# %% [markdown]
+# Both optimizers train what one process trains that rounds alike (in float64, since float32's
+# rounding decides near the middle of two numbers). A scale for a whole matrix would take an
+# all-reduce, or depend on the ranks.
+#
+# Two programs ignore their flag, and say nothing. Rounded *after* the gather the training is the
+# same in every digit, and the bytes are float32's; torchao's `Float8Linear` does so without
+# `enable_fsdp_float8_all_gather=True`. In the last one `to_empty` makes plain tensors, in which
+# FSDP2 finds no methods. **Where a flag promises fewer bytes, count them.**
+#
 # ## Break it
 #
 # ### First: rows across hosts
@@ -418,9 +496,6 @@ print("the mesh by host:", across.output(0).split("\n")[0] if lab.ready else "no
 # for low words and for high ones, and each rank gets words of one kind.
 
 # %%
-from bootcamp import launch
-from bootcamp_lessons import excerpts
-
 dependent = excerpts.SNIPPETS / "layer_dependencies.py"
 display(excerpts.piece(dependent, "class UsedTwice", "class Unused"))
 guess_cases = predict(
@@ -538,8 +613,7 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 # block with its activations is too large, or when more data-parallel ranks would make the batch
 # larger than useful.
 #
-# **Before you run**: print the mesh by host; let a row be an NVLink domain; compute the bytes on
-# your link, with the width of each number, and divide by its rate.
+# **Before you run** divide the bytes on your link by its rate.
 #
 # ## Sources
 #

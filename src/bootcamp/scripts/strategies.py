@@ -61,6 +61,7 @@ SCRIPTS = {
         Script("zero1", parent="ddp"),
         Script("fsdp", parent="ddp"),
         Script("fsdp_in_practice", parent="fsdp"),
+        Script("fsdp_fp8", parent="fsdp", defines=("to_fp8", "GatheredIn8Bits")),
         Script("hsdp", parent="fsdp"),
         Script("zero", parent="ddp", framework="deepspeed"),
         Script("megatron", parent="tp", framework="megatron"),
@@ -84,8 +85,7 @@ def find(script: str | Path) -> Path:
 def list_ancestors(path: Path) -> list[Path]:
     """List a script's parent, its parent's, and so on; empty for one without a parent."""
     parents = {each.path: SCRIPTS[each.parent].path for each in SCRIPTS.values() if each.parent}
-    parent = parents.get(path)
-    return [parent, *list_ancestors(parent)] if parent else []
+    return [parent, *list_ancestors(parent)] if (parent := parents.get(path)) else []
 
 
 def describe(script: str | Path) -> Script:

@@ -14,7 +14,6 @@ from bootcamp.table import Table
 from bootcamp.train import benchmark, data, models, optimizers
 
 MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
-FLOAT32_FRACTION = 23  # bits
 
 
 def profile_table(run, shown: int = 7) -> Table:
@@ -89,12 +88,14 @@ def predict_batch_seconds(read: float, train: float, workers: int, cores: int) -
     return max(train, read / workers, (read + train) / min(cores, workers + 1))
 
 
-def round_bits(numbers: torch.Tensor, fraction: int) -> torch.Tensor:
-    """Round float32 numbers to 10 (TF32) or 7 (bfloat16) bits of fraction, ties to even."""
-    dropped = FLOAT32_FRACTION - fraction
-    bits = numbers.view(torch.int32)
-    is_odd = (bits >> dropped) & 1
-    return ((bits + (1 << (dropped - 1)) - 1 + is_odd) >> dropped << dropped).view(torch.float32)
+def round_bits(numbers, fraction: int, exponent: int = 8, largest=torch.inf) -> torch.Tensor:
+    """Round float32 to these bits, ties to even; beyond `largest` is `largest`, or infinity."""
+    lowest = 2 - 2 ** (exponent - 1)  # exponent below which the distance shrinks no more
+    apart = 2.0 ** ((torch.frexp(numbers).exponent - 1).clamp(min=lowest) - fraction).double()
+    rounded = (numbers / apart).round() * apart
+    if largest == torch.inf:
+        rounded[rounded.abs() >= 2.0 ** (2 - lowest)] *= torch.inf
+    return rounded.clamp(-largest, largest).float()
 
 
 def measure_product_errors(size: int = 256) -> dict[str, float]:
