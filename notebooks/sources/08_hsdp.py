@@ -335,14 +335,10 @@ plots.show(tensor_parallel.mesh())
 # %% [markdown]
 # Along `tensor` the ranks of a host split matrices, and train the *same* samples. Along `data` they
 # are FSDP2: each keeps a shard of its part of the parameters.
-
-# %%
-script_diff("fsdp_tp")
-
-# %% [markdown]
 # In the proof look at "shares of the batch": four ranks, two shares.
 
 # %%
+display(script_diff("fsdp_tp"))
 proofs = check.prove("fsdp_tp", 4, mesh="2x2")
 proofs[-1]
 
