@@ -56,10 +56,6 @@ src/_train_accumulate.py: tests/test_checkpoint.py -k "relay and device"
 - first = checkpoint.load(context, model, optimizer)
 + first = checkpoint.load(context, model, optimizer)
 + optimizer = optimizers.build(args, model.parameters())
-# fp16's loss scale begins so high that every step is skipped
-src/_train_amp.py: tests/test_equality.py -k "trains and amp"
-- enabled=args.autocast == "float16")
-+ init_scale=2.0**40, enabled=args.autocast == "float16")
 # gradients summed, not averaged
 src/_train_ddp_by_hand.py: tests/test_equality.py -k "trains and ddp_by_hand"
 -             parameter.grad /= world
@@ -101,10 +97,6 @@ src/bootcamp/classroom/errors.py: tests/test_errors.py -k wherever_they_stand
 src/bootcamp/classroom/journal.py: tests/test_predict.py -k first_answers
 - if not any(here.items() <= old.items() for old in kept["scored"]):
 + if True:
-# a prediction in another unit is taken
-src/bootcamp/classroom/predict.py: tests/test_predict.py -k amounts
-- .strip().removesuffix(unit).strip().lower()
-+ .strip().rstrip("MGkmsB ").lower()
 # a checker accepts every answer
 src/bootcamp/classroom/tasks.py: tests/test_classroom.py -k functions
 - if not is_same(answer, expected, self.within):
@@ -117,10 +109,6 @@ src/bootcamp/costs/experts.py: tests/test_experts.py -k planner
 src/bootcamp/costs/failures.py: tests/test_formulas.py -k interval
 - return math.sqrt(2 * save_seconds * mtbf)
 + return math.sqrt(save_seconds * mtbf)
-# a stack of few rows borrows no constants
-src/bootcamp/costs/fitted_constants.py: tests/test_planner.py -k borrows
-- borrowed = {} if found["constants"] else FITTED[""]["constants"]
-+ borrowed = {}
 # a layer's activations are the same when it is recomputed
 src/bootcamp/costs/memory.py: tests/test_planner.py -k memory_is_the_published_one
 - kept = plan.recompute if kept is None else kept
@@ -141,10 +129,6 @@ src/bootcamp/drawing/plots/saves.py: notebooks/10_planning.ipynb
 src/bootcamp/drawing/plots/run_bars.py: tests/test_figures.py -k "legible and throughput"
 - axes.dataLim.x1 or 1), xlabel=xlabel)
 + axes.dataLim.x1 or 1))
-# a figure's foot says one thing twice
-src/bootcamp/drawing/style.py: tests/test_figures.py -k "legible and throughput"
-- run.origin.removesuffix(f" on {SHARED}")
-+ run.origin
 # a lesson on a strategy loses its figure of speed
 notebooks/06b_pipeline.ipynb: tests/test_lessons.py -k plots_throughput
 - plots.show(plots.throughput(
@@ -358,34 +342,18 @@ tests/test_equality.py: tests/test_proofs.py
 tools/course.py: tests/test_course.py -k interrupts_leave
 - self.error, client.shutdown_kernel = INTERRUPTED, "immediate"
 + self.error, client.shutdown_kernel = "failed", "immediate"
-# expected outputs are recorded on a busy machine
-tools/course.py: tests/test_kit.py -k busy
-- if args.expected and not (found := quietness.measure()).is_quiet:
-+ if False:
 # what trains otherwise on a GPU is recorded as equal
 tools/gpu.py: tests/test_gpu.py -k failure
 - proof.check()
 + pass
-# a wheel of Horovod is taken for any torch
-tools/horovod.py: tests/test_horovod.py -k belongs_to_one_torch
-- -torch{torch}-
-+ -
 # another server's packages are changed
 tools/hosted.py: tests/test_hosted.py
 - kept = [f"{name}=={version}" for name, version in here.items()]
 + kept = []
-# a group that was not installed is not named
-tools/install.py: tests/test_install.py
-- if step.optional and (failed or (not download and not step.is_done(versions_here()))):
-+ if step.optional and failed and download:
 # a reader's notebook is overwritten by the next make lab
 tools/lab.py: tests/test_situations.py
 - if not copy.exists():
 + if copy:
-# a number of a lesson means those that begin with it too
-tools/lessons.py: tests/test_course.py -k named_by_number
-- f"{name}_" if name in notebooks() else name
-+ name
 # an agenda teaches a lesson before what it needs
 tools/lessons.py: tests/test_kit.py -k refused
 - if each not in {*taught, *skips}]:
@@ -394,17 +362,10 @@ tools/lessons.py: tests/test_kit.py -k refused
 tools/pages.py: tests/test_pages.py -k folded
 - elif asked and cell.get("outputs"):
 + elif False:
-# preflight says ready after a launch that failed
-tools/preflight.py: tests/test_preflight.py -k launch
-- return row(label, last[0], needed, NOT_READY, fix)
-+ return row(label, last[0], needed, LIMITS, fix)
 # preflight calls a machine ready that has nothing installed
 tools/preflight_checks.py: tests/test_preflight.py -k before
 - verdict = LIMITS if group not in GROUPS else NOT_READY if is_made() else TO_INSTALL
 + verdict = LIMITS if group not in GROUPS or not is_made() else NOT_READY
-# a recorded trace loses the clock that ranks share
-tools/recorders/reference.py: tests/test_traces.py
--  + round(1e3 * events[0]["ts"])
 # catching up writes over a reader's script
 tools/reset.py: tests/test_reset.py -k catching_up
 - if path.exists() and path.read_text() != task.starting_point():
