@@ -610,10 +610,10 @@ found += [(name, check.compare(run, alone)) for name, run in in_bfloat16.items()
 sharding_tables.list_proofs(found)
 
 # %% [markdown]
-# Ours is equal, in float32. PyTorch's is as near on shards as in one process, but no nearer: bfloat16 has
-# 8 significant bits, and Newton-Schulz makes small singular values, and the rounding in them,
-# hundreds of times larger. So prove a sharded Muon in float32, and then take bfloat16. Now each
-# rank orthogonalises the rows that it has:
+# Ours is equal, in float32. PyTorch's is as near on shards as in one process, but no nearer:
+# bfloat16 has 8 significant bits, and Newton-Schulz makes small singular values, and the rounding
+# in them, hundreds of times larger. So prove a sharded Muon in float32, and then take bfloat16. Now
+# each rank orthogonalises the rows that it has:
 
 # %%
 WAYS["shards"] = "muon.Muon(hidden, muon.shards)"
