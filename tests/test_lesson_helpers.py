@@ -209,6 +209,18 @@ def test_adapters_train_as_in_one_process_unless_made_late_or_beside_other_bases
     assert {round(case["trained"], 2) for case in found} == {0.07, 1.0}
 
 
+def test_a_pretrained_model_is_loaded_by_two_ranks_and_saved_back_bit_for_bit(tmp_path):
+    """Four ranks load in lesson 07b."""
+    pytest.importorskip("safetensors")
+    found = sorted(print_rows("load_pretrained", 2, folder=tmp_path), key=lambda said: said["rank"])
+    assert [said["apart"].get(way) for said in found for way in said["grown"]] == [0.0] * 4
+    assert found[0]["saved_back"]
+    silent = {
+        how for how, far in found[0]["apart"].items() if not isinstance(far, str) and far > 0.1
+    }
+    assert silent == {"attn.c_proj not transposed", "a name left out, strict=False"}
+
+
 @pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")
 def test_zero_1_alone_keeps_all_gradients_between_micro_batches():
     first, second = print_rows("zero_accumulate", 2)
