@@ -15,7 +15,7 @@
 # ## The idea
 #
 # Lesson 01 had the formulas: 16 bytes a parameter with AdamW in float32, and activations for each
-# token. They hold for models that would not fit here, too.
+# token. For models that would not fit here:
 
 # %%
 from bootcamp_lessons import one_device
@@ -249,8 +249,7 @@ claim.equal(
 # Count a block's forward pass as one unit of arithmetic and its backward pass as two. Computing the
 # forward pass again makes four units instead of three: by this count a step takes up to 4/3 times
 # as long. The optimizer's part of the step does not grow. Bookkeeping in Python adds to it;
-# `--keep products` recomputes less, but has to look at every operation. With a large model the
-# bookkeeping counts for nothing.
+# `--keep products` recomputes less, but has to look at every operation.
 #
 # Parts may fit into a cache, and small pieces leave a device idle: measure (lesson 02).
 
@@ -567,7 +566,7 @@ claim.larger(
 # whether any *input* requires a gradient. The embedding's output does not, since it is frozen. So
 # the block's output does not either, nor that of the next block, and only the head learns. There
 # is a warning on the rank's stderr. With `use_reentrant=False` autograd sees the block's
-# parameters themselves. (Hugging Face has `enable_input_require_grads` for such a model.)
+# parameters themselves.
 # </details>
 #
 # ## What gives memory back (optional)
