@@ -351,7 +351,7 @@ print(exercise.check("stripes"))
 # (ZeRO-1). In the last two the 8 follows from the number of ranks.
 #
 # **LoRA** (PEFT) trains small matrices beside frozen ones. Only those have gradients and optimizer
-# state, so DDP sends little; FSDP still gathers the frozen ones, nearly all of what it sends.
+# state, so DDP sends little; FSDP still gathers the frozen ones (lesson 07b).
 #
 # All programs from elsewhere that this course covers, and what proves each, are listed in
 # `src/bootcamp_lessons/labs/known_programs.csv`.
