@@ -136,6 +136,7 @@ CASES = [
     # replicas
     Case("ddp", 2),
     Case("ddp", 4, {}, ADAMW),
+    Case("ddp", 2, LSTM),
     Case("ddp", 2, {**MLP, "global_batch": 512}, ("adam",)),
     Case("ddp_by_hand", 2),
     Case("ddp_options", 2, {"bucket_mb": 0.2, "bucket_view": True, "static_graph": True}),

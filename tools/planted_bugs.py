@@ -358,10 +358,6 @@ tools/lab.py: tests/test_situations.py
 tools/lessons.py: tests/test_kit.py -k refused
 - if each not in {*taught, *skips}]:
 + if False]:
-# a page shows what answers its prediction
-tools/pages.py: tests/test_pages.py -k folded
-- elif asked and cell.get("outputs"):
-+ elif False:
 # preflight calls a machine ready that has nothing installed
 tools/preflight_checks.py: tests/test_preflight.py -k before
 - verdict = LIMITS if group not in GROUPS else NOT_READY if is_made() else TO_INSTALL
