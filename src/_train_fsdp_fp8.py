@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_map_only
 
 from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
-# A flag asks whether gathered parameters are kept until the backward pass.
 args, context = config.parse(own_flags=flags.SHARDING)
 device = torch.device(context.device)
 
@@ -56,30 +55,21 @@ class GatheredIn8Bits(torch.Tensor):
 # 1. Processes
 dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
-# One axis: parameters are sharded over all ranks.
 mesh = init_device_mesh(device.type, (world,))
 
 # 2. Model
-# What is made in here has shapes and no memory.
 with torch.device("meta"):
-    # All layers: with numbers, a model that needs several ranks would fit on none of them.
     model = models.build(args)
 # Embedding, head, biases and norms are few, and stay in full width.
 for layer in model[1:-1].modules():
     if isinstance(layer, torch.nn.Linear):
         # Before `fully_shard`, which asks each parameter whether it has methods of its own.
         layer.weight = torch.nn.Parameter(layer.weight.as_subclass(GatheredIn8Bits))
-# What one call shards is gathered together, and a block is a good size for that.
 for part in model[:-1]:
-    # Gathers this part's parameters before use, frees them after, reduce-scatters their gradients.
     fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
-# The head stays gathered: the backward pass begins with it, and would gather it again at once.
 fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)
-# Makes the model the root, which knows all units and their order, and takes what is left.
 fully_shard(model, mesh=mesh)
-# Gives memory to what is left on this rank, its parts; what stands in it is arbitrary.
 model.to_empty(device=device)
-# Draws one stage after another as the baseline does, and keeps this rank's part of each.
 models.initialise(model, args)
 
 # 3. Data

@@ -51,7 +51,15 @@ def test_relay_of_scripts_trains_what_one_run_trains(name, tmp_path):
 
 def test_relays_have_every_script_resume():
     resume = {case.script for _, _, *cases in RELAYS.values() for case in cases}
-    assert set(strategies.SCRIPTS) - resume == {"amp"}
+    assert set(strategies.SCRIPTS) - resume == {"amp", "fsdp_fp8"}, "whose numbers are rounded"
+
+
+def test_gathers_in_8_bits_take_up_their_own_on_another_number_of_ranks(tmp_path):
+    flags = {**FLAGS, "dtype": "float64"}
+    launch.launch("fsdp_fp8", 2, steps=2, save=tmp_path / "a", **flags)
+    rest = launch.launch("fsdp_fp8", 1, steps=4, resume=tmp_path / "a", **flags)
+    whole = trained("fsdp_fp8", 2, steps=4, **flags)
+    assert rest.losses == pytest.approx(whole.losses[2:], abs=1e-5)
 
 
 def test_mixed_precision_takes_up_its_own_and_what_has_no_scaler(tmp_path):
