@@ -2,6 +2,7 @@
 
 FSDP that gathers the blocks' matrices in 8 bits: each rank rounds its rows before they travel, so
 forward and backward use rounded numbers. What the optimizer changes stays in full width.
+The rows have to divide over the ranks, and one rank alone gathers nothing.
 """
 
 import torch

@@ -629,7 +629,7 @@ claim.equal(
 # A rank that reads holds the file's pages, a transposed copy and its part: more than two models.
 # The silent mistake's matrix is square. Right outputs, and the file saved back, are equal bit for
 # bit. Transformers 5.24 read that folder with `from_pretrained`, with the same outputs (tried, no
-# part of the course); lesson 11 has `vllm serve`. From torchtitan 0.3.0's documentation, not run:
+# part of the course); lesson 11 has `vllm serve`. By torchtitan 0.3.0's own words, not run here:
 #
 # ```
 # MODULE=llama3 CONFIG=llama3_8b ./run_train.sh --checkpoint.enable \

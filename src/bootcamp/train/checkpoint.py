@@ -186,7 +186,7 @@ def collect_state(model, optimizer) -> dict[str, dict]:
 
     Of DeepSpeed and ZeroRedundancyOptimizer rank 0 gets the whole state. All ranks must call this.
     """
-    rank, wrap = environment.rank(), sharded_tensors.wrap_like
+    rank, wrap, local = environment.rank(), sharded_tensors.wrap_like, sharded_tensors.local
     if _is_flattened(model):
         return sharded_tensors.gather_deepspeed(model, keep=rank == 0)
     if hasattr(optimizer, "consolidate_state_dict"):  # torch's ZeroRedundancyOptimizer
@@ -194,7 +194,7 @@ def collect_state(model, optimizer) -> dict[str, dict]:
         if rank != 0:
             return {}
     own = models.own_tensors(model).items()
-    tensors = {name: wrap(value.detach(), value) for name, value in own}
+    tensors = {k: wrap(local(v).detach().as_subclass(torch.Tensor), v) for k, v in own}
     values = optimizer.state_dict()["state"]
     state = {
         name: {key: wrap(value, parameter) for key, value in values[number].items()}
