@@ -12,7 +12,7 @@ COMPLETE := $(VENV)/.complete
 # what a reader types reaches a command by its environment, so that no shell reads it as code
 export LESSON RECORDS TORCH_INDEX PREDICT_FIRST AGENDA BEGINS NAME FILES GROUPS TIMES
 
-.PHONY: help install lab check test horovod cluster triton drills bugs bench claims gpu-record proofs course notebooks readme slides \
+.PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy gpu-record proofs course notebooks readme slides \
   kit results class site preflight reset catch-up clean
 
 help:  ## this list
@@ -116,6 +116,9 @@ gpu-record: $(COMPLETE)  ## asks this machine's GPU, into logs/gpu_record: minut
 
 proofs: $(COMPLETE)  ## which test proves each script, fault and exercise, and what is rejected
 	@$(PY) tests/proofs.py
+
+accuracy: $(COMPLETE)  ## how wrong the planner is on published rows that its constants were not fitted to
+	@$(PY) tools/recorders/accuracy.py $(ARGS)
 
 course: $(COMPLETE)  ## all notebooks in order, or LESSON=04, and a report of this machine under logs/
 	$(PY) tools/course.py $(ARGS) $(if $(LESSON),"$$LESSON")
