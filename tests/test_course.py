@@ -6,7 +6,6 @@ import signal
 import sys
 
 import course
-import lessons
 import nbformat
 import pytest
 
@@ -14,25 +13,6 @@ import notebooks
 from bootcamp.classroom import journal
 from bootcamp.experiments import claims
 from bootcamp.launcher import process_tree
-from bootcamp.paths import NOTEBOOKS
-
-
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [
-        (["04"], ["04_ddp"]),
-        (["08"], ["08_hsdp"]),
-        (["04_"], ["04_ddp"]),
-        (["08_hsdp", "01"], ["01_cpu_baseline", "08_hsdp"]),
-        (["07b"], ["07b_checkpoints"]),
-        (["1"], ["10_planning", "11_serving", "12_clinic", "13_bring_your_own"]),
-        ([], ["00_start_here", "01_cpu_baseline"]),
-    ],
-)
-def test_lessons_are_named_by_number_or_by_how_they_begin(names, chosen):
-    found = [path.stem for path in lessons.named(names, sorted(NOTEBOOKS.glob("*.ipynb")))]
-    assert found[: len(chosen)] == chosen
-    assert len(found) == len(chosen) or names in ([], ["1"])
 
 
 @pytest.mark.parametrize("tool", [course, notebooks])

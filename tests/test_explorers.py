@@ -135,14 +135,3 @@ def test_schedule_on_a_page_has_a_box_for_each_action(page):
     assert drawn == [4, 5, 5, 5], "forward and backward on two ranks; the graph has 1 to 3 too"
     shown.locator("input[name=micro_batches]").press("ArrowRight")
     assert "1f1b, 2 ranks, 6 micro-batches" in shown.locator(".explorer-title").inner_text()
-
-
-def test_slider_ends_with_the_last_step_and_ranks_are_kept(page):
-    shown = page.locator("[data-kind=collective]")
-    shown.locator("input[name=step]").press("End")
-    assert "8 ranks: after step 14 of 14" in says(page, "collective")
-    shown.locator("select[name=way]").select_option(label="all-to-all by pairs")
-    assert "8 ranks: after step 7 of 7" in says(page, "collective")
-    assert shown.locator("output").all_text_contents() == ["8", "7"], "not beyond the last"
-    boxes = shown.locator("svg[role=img] text").all_text_contents()
-    assert sum("→" in text for text in boxes) == 2 * 64 - 8, "what was sent is still there"

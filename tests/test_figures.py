@@ -12,19 +12,16 @@ pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook 
 
 import figures
 import legible
-import matplotlib
 import numpy as np
 import records
 from figures import list_bars, make_crowded, read_foot, read_texts
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from bootcamp import machine
-from bootcamp.costs import pipeline_schedules
-from bootcamp.drawing import plots, style
+from bootcamp.drawing import plots
 from bootcamp.records.runs import Run, name_runs
 from bootcamp.scripts import strategies
 from bootcamp_lessons import communication, forecasts
-from bootcamp_lessons.diagrams import basics, pipelines, predicted, scaling
+from bootcamp_lessons.diagrams import basics, predicted, scaling
 
 CROWDED = "2 and 4 CPU ranks (4: more ranks than cores)"
 
@@ -53,16 +50,6 @@ def test_bars_and_curves_are_as_long_as_their_values(make_run):
     near(list_bars(figures.draw_memory_of_gpus(make_run)), [10e6, 20e6, 30e6, 40e6])
     near(list_bars(figures.draw_sent_bytes(make_run)), [0, 0, 5e6, 30e6, 30e6])
     near(list_curves(figures.draw_left_out(make_run)), [[1, 2], [1.0, 1.5]])
-
-
-def test_style_neither_leaks_nor_takes_over_the_readers(make_run):
-    with matplotlib.rc_context({"font.size": 5, "axes.facecolor": "red"}):
-        before = dict(matplotlib.rcParams)
-        figure = plots.throughput(make_run())
-        style.png(figure)
-        assert dict(matplotlib.rcParams) == before
-    assert figure.axes[0].xaxis.label.get_fontsize() == style.STYLE["axes.labelsize"]
-    assert figure.axes[0].get_facecolor() == (1, 1, 1, 1)
 
 
 # Origins and marks
@@ -122,21 +109,6 @@ def test_curves_of_shared_cores_are_left_out_or_crossed(make_run):
 
 
 # Losses and speeds
-
-
-def test_loss_curves_that_are_equal_can_all_be_seen(make_run):
-    runs = [make_run(name, 1, losses=[3.0, 2.0] * 25) for name in ("cpu", "ddp", "zero", "pp")]
-    figure = plots.loss_curves(*runs)
-    upper = figure.axes[0]
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    pixels = np.asarray(canvas.buffer_rgba())[::-1, :, :3].astype(int)
-    box = upper.get_window_extent()
-    inside = pixels[int(box.y0) : int(box.y1), int(box.x0) : int(box.x1)]
-    for line in upper.lines:
-        ink, opaque = np.array(matplotlib.colors.to_rgb(line.get_color())), line.get_alpha() or 1
-        colour = 255 * (opaque * ink + (1 - opaque))
-        assert (np.abs(inside - colour).max(2) < 3).sum() > 200, line.get_label()
 
 
 def test_loss_differences_are_drawn_from_nothing_to_far_beyond_the_tolerance(make_run):
@@ -259,32 +231,7 @@ def test_family_tree_goes_from_the_baseline_to_hsdp():
     assert [strategies.SCRIPTS[name].parent for name in way] == [None, *way[:-1]]
 
 
-def test_gantt_has_a_box_for_each_action():
-    spans = pipeline_schedules.timetable("interleaved", 2, 4)
-    figure = pipelines.gantt({"interleaved": spans}, "title")
-    frames = [bars for bars in figure.axes[0].collections if not len(bars.get_facecolor())]
-    boxes = [path.get_extents() for bars in frames for path in bars.get_paths()]
-    assert sorted((box.x0, box.x1, round(box.y0 + 0.42)) for box in boxes) == sorted(
-        (span.began, span.ended, span.rank) for span in spans
-    )
-
-
 # Rooflines and sweeps
-
-
-def test_roofline_draws_both_limits_and_no_label_over_an_operation():
-    (axes,) = plots.roofline(records.make_roofline()).axes
-    roof, *points = axes.lines
-    assert list(roof.get_xdata())[1] == 10
-    assert list(roof.get_ydata())[1:] == [100e9, 100e9]
-    assert len(points) == len(records.OPERATIONS)
-    hollow = [line.get_xdata()[0] for line in points if line.get_markerfacecolor() == "white"]
-    assert sorted(hollow) == [0.2, 1.0], "what fits in the cache"
-    axes.figure.draw_without_rendering()
-    places = [axes.transData.transform((p.get_xdata()[0], p.get_ydata()[0])) for p in points]
-    for label in (text for text in axes.texts if text.get_text()):
-        box = label.get_window_extent().padded(5)
-        assert not [place for place in places if box.contains(*place)], label
 
 
 def test_published_runs_are_under_their_roofs():

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from dataclasses import replace
 
 import course
 import kit
@@ -79,31 +78,6 @@ def test_agendas_that_can_not_be_taught_are_refused(line, becomes, wrong, tmp_pa
     path.write_text(OWN.replace(line, becomes))
     with pytest.raises(lessons.LessonError, match=wrong):
         lessons.agendas(path)
-
-
-PARTS = (
-    ("The question", 5),
-    ("Run it", 20),
-    ("More of it (optional)", 15),
-    ("Exercise", 12),
-    ("When to use it", 3),
-)
-
-
-def test_minute_plan_counts_the_core_and_says_where_to_go():
-    lesson = replace(lessons.find("03"), parts=PARTS)
-    rows = re.findall(r"^\| (.*) \| (\d+) \| (.+) \|$", kit.plan(lesson), re.MULTILINE)
-    assert rows == [
-        ("0:00", "5", "The question"),
-        ("0:05", "20", "Run it"),
-        ("", "15", "More of it (optional)"),
-        ("0:25", "12", "Exercise"),
-        ("0:37", "3", "When to use it"),
-    ]
-    assert kit.plan(lesson).endswith("If ten minutes remain, go to *When to use it*.")
-    assert lessons.go_to(lesson, minutes=15) == "Exercise"
-    assert lessons.go_to(lesson, minutes=1) == "When to use it", "the last one in any case"
-    assert lessons.go_to(replace(lesson, parts=(*PARTS, ("Sources", 0)))) == "When to use it"
 
 
 def test_guide_says_what_helps_and_has_the_answer_of_every_exercise(tmp_path, monkeypatch):

@@ -50,42 +50,6 @@ def test_terms_are_explained_in_their_lessons(tmp_path, monkeypatch):
         pages.glossary()
 
 
-def test_only_pages_of_an_earlier_build_are_removed(tmp_path):
-    """A folder with anything else stays as it is, also where it was named by mistake."""
-    built, empty, mine = tmp_path / "built", tmp_path / "empty", tmp_path / "mine"
-    for folder, file in ((built, pages.BUILT), (mine, "mine.txt")):
-        folder.mkdir()
-        (folder / file).write_text("")
-    empty.mkdir()
-    for folder in (built, empty):
-        pages.make_room(folder)
-        assert not (folder / pages.BUILT).exists()
-    for given in (mine, mine / "mine.txt"):
-        with pytest.raises(pages.PagesError, match="no earlier build: name another folder"):
-            pages.make_room(given)
-    with pytest.raises(pages.PagesError, match="site can't be written: Not a directory"):
-        pages.make_room(mine / "mine.txt" / "site")
-    assert (mine / "mine.txt").exists()
-
-
-def test_pages_say_how_far_their_lesson_ran():
-    for ran, tags, far, says in (
-        ((None, None), [], pages.NEVER, "no outputs"),
-        ((1, 2), [], pages.STOPPED, "stopped early**"),
-        ((1, None), [], pages.STOPPED, "stopped early**"),
-        ((1, 2), ["raises-exception"], pages.ENDED, "on a day*; *measured here* means there"),
-    ):
-        cells = [new_code_cell("1 / 0", execution_count=count) for count in ran]
-        cells[1].outputs = [new_output("error", ename="RunFailed", evalue="", traceback=[])]
-        cells[1].metadata["tags"] = tags
-        where = {"ran": {"machine": "2 cores", "date": "a day*"}}
-        notebook = new_notebook(cells=cells, metadata=where)
-        note = pages.note(lessons.find("04"), notebook)
-        assert pages.how_far(notebook) == far
-        assert says in note
-        assert "make lab LESSON=04" in note
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> tuple[Path, list[str]]:
     """Two lessons, their terms and the errors of theirs, built: the folder, and what was wrong.

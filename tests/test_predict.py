@@ -17,7 +17,6 @@ from bootcamp import machine
 from bootcamp.classroom import journal, prediction_scores
 from bootcamp.classroom import predict as predictions
 from bootcamp.classroom.predict import PredictionMissing, check_answered, predict
-from bootcamp.drawing import style
 from bootcamp.launcher import launch, progress
 from bootcamp.paths import ROOT
 
@@ -179,22 +178,6 @@ def test_first_answers_count_for_each_machine(monkeypatch):
     assert [row["machine"].partition(",")[0] for row in table] == [LAPTOP, SERVER]
     assert table.column("result") == ["wrong", "right"]
     assert f"Measured on {LAPTOP}" in read_foot(prediction_scores.figure())
-
-
-def test_worst_kind_is_named():
-    for name, said in (("a", 100), ("b", 300), ("c", 50)):
-        answer(name, said, 100)
-    for name in "efg":
-        answer(name, 100, 100, unit="MB")
-    said = prediction_scores.verdict()
-    assert "4 of 6 predictions were right. Worst: times and speeds, 1 of 3 right" in said
-    assert "too large" not in said, "two wrong ones have no direction yet"
-    answer("h", 400, 100, unit="%")
-    answer("i", 4, 4, unit="steps")
-    assert "Of 3 wrong ones 2 were too large." in prediction_scores.verdict()
-    figure = prediction_scores.figure()
-    style.png(figure)  # which refuses one that can't be read
-    assert figure.alt.startswith(prediction_scores.verdict())
 
 
 def test_journals_that_are_older_broken_or_not_written_stop_nobody(work, monkeypatch):

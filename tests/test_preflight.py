@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import json
-import os
 import re
 import shlex
 import socket
@@ -170,33 +169,6 @@ def test_shortages_are_told_by_how_much_they_matter(row, found, verdict, monkeyp
         monkeypatch.setattr(f"preflight_checks.{name}", value)
     named = {"shared memory": "temporary"}
     assert check(named.get(row, re.split("[: ]", row)[0]))[row]["verdict"] == verdict
-
-
-def test_package_index_is_asked_as_pip_is_configured(tmp_path, monkeypatch):
-    """The index is a folder, so that no network is needed."""
-    for name in [each for each in os.environ if each.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    (tmp_path / "simple" / "filelock").mkdir(parents=True)
-    page = '<a href="filelock-9.9-py3-none-any.whl">filelock-9.9-py3-none-any.whl</a>'
-    (tmp_path / "simple" / "filelock" / "index.html").write_text(page)
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    monkeypatch.setenv("https_proxy", "http://me:secret@proxy.example:3128")
-    for index, made, verdict in (("simple", True, checks.READY), ("gone", False, checks.NOT_READY)):
-        text = f"[global]\nindex-url = file://{tmp_path}/{index}\nextra-index-url =\nfind-links =\n"
-        (tmp_path / "pip.conf").write_text(text)
-        monkeypatch.setattr(checks, "is_made", lambda made=made: made)
-        (row,) = checks.index(None)
-        assert row["verdict"] == verdict
-        assert "https proxy.example:3128" in row["found"]
-        assert "secret" not in str(row), "a table is shown to others"
-        assert ("PIP_INDEX_URL" in row["to do"]) == (index == "gone")
-
-
-def test_checks_that_raise_hide_no_other(monkeypatch):
-    monkeypatch.setitem(checks.CHECKS, "gpus", lambda options: 1 / 0)
-    rows = check("gpus", "cores")
-    assert "ZeroDivisionError" in rows["gpus"]["found"]
-    assert "cores" in rows
 
 
 def test_table_ends_with_a_verdict_that_names_the_limits(capsys, monkeypatch):

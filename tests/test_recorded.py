@@ -11,7 +11,7 @@ import reference
 
 from bootcamp.experiments import claims, replay
 from bootcamp.files import write_json
-from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT
+from bootcamp.paths import REFERENCE, ROOT
 from bootcamp.records import runs
 from bootcamp_lessons.labs import hsdp_lab
 
@@ -92,15 +92,6 @@ def test_records_name_no_place_of_a_machine(lesson):
             assert not re.search(rf"{ROOT}|/(root|home|tmp|work)/", file.read()), path
 
 
-def test_horovods_runs_are_those_that_its_lesson_asks_for():
-    text = (NOTEBOOKS / "sources" / "05_horovod.py").read_text()
-    asked = set(re.findall(r'horovod\.launch\(\s*"([\w-]+)"', text))
-    asked |= set(re.findall(r'^    "([\w-]+)": \{"HOROVOD', text, re.M))
-    assert {path.name for path in HOROVOD.iterdir()} == asked
-    failed = {name for name in asked if replay.Run(HOROVOD / name).status != "ok"}
-    assert failed == {"only-rank-0"}
-
-
 @pytest.mark.parametrize("name", sorted(LINKED))
 def test_recorded_bytes_and_seconds_are_those_of_the_theory(name):
     run = replay.Run(HSDP / name)
@@ -147,16 +138,3 @@ def test_claim_on_time_without_hosts_has_no_verdict(monkeypatch, tmp_path):
     said = lab.claim_faster("hsdp_of_a_test", says, "HSDP", "FSDP", hsdp_lab.LINK)
     assert said.verdict == claims.NOT_COUNTED
     assert lab.wire().column("run") == ["HSDP", "FSDP"]
-
-
-# Formulas of lesson 08
-
-
-def test_width_of_numbers_decides_in_a_cluster():
-    """Gathered in bf16 and reduced in fp32, FSDP and HSDP send nearly the same over a link."""
-    large = {"model_bytes": 2 * 7e9, "ranks": 128, "hosts": 16, "shard": 8, "number": 2}
-    fsdp, hsdp = (hsdp_lab.sent_bytes(name, **large)[0] / 1e9 for name in ("FSDP", "HSDP"))
-    assert (round(fsdp, 1), round(hsdp, 1)) == (55.6, 52.5)
-    four = {"micro_batches": 4}
-    assert hsdp_lab.sent_bytes("FSDP", **large, **four)[0] == pytest.approx(4e9 * fsdp)
-    assert hsdp_lab.sent_bytes("HSDP", **large, **four)[0] == pytest.approx(1e9 * hsdp)

@@ -1,7 +1,5 @@
 """The roofline: costs of operations by formula, and a measurement that runs anywhere."""
 
-import argparse
-import itertools
 import json
 
 import pytest
@@ -9,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bootcamp.experiments import roofline
-from bootcamp.train import benchmark, config, models
+from bootcamp.train import benchmark, config
 from bootcamp.train.models import gpt
 
 BATCH = 2
@@ -55,37 +53,7 @@ def test_bytes_are_operands_once_and_results_once(operations):
     assert added.bytes == operations["residual add"].bytes / 2
 
 
-def test_products_are_those_of_the_models_formula(operations):
-    """A block has 12 products as large as a quarter of the first one, and attention counted whole.
-
-    The rest of a sample's forward is the head's product.
-    """
-    args = argparse.Namespace(model="gpt", size="tiny")
-    quarter = (operations["up-projection"].flops - TOKENS * 4 * WIDTH) / 4
-    attention = operations["attention"].flops * 2 * CONTEXT / (CONTEXT + 1)
-    head = 2 * TOKENS * WIDTH * gpt.VOCABULARY
-    forward = SHAPE["layers"] * (12 * quarter + attention) + head
-    assert 3 * forward == pytest.approx(BATCH * models.flops_per_sample(args))
-
-
 # the measurement
-
-
-@pytest.mark.parametrize(
-    ("seconds", "fastest", "calls"),
-    [
-        ([0.001, 0.03, 0.02, *[0.05] * 20], 0.02, benchmark.CALLS),
-        ([5.0, 9.0, 7.0, 8.0, *[1.0] * 20], 7.0, benchmark.FEWEST_CALLS),
-    ],
-)
-def test_fastest_call_is_sought_often_enough_and_not_for_ever(monkeypatch, seconds, fastest, calls):
-    """Nine calls that count of a fast one, three of a slow one; the first never counts."""
-    done = []
-    ended = list(itertools.accumulate(seconds, initial=0.0))
-    monkeypatch.setattr(benchmark.time, "perf_counter", lambda: ended[len(done)])
-    found = benchmark.time_fastest_call(lambda: done.append(1), "cpu")
-    assert found == pytest.approx(fastest)
-    assert len(done) == 1 + calls
 
 
 @pytest.fixture

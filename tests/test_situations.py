@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import lab
 
@@ -57,17 +56,6 @@ def test_copies_of_notebooks_are_made_once_and_stay(tmp_path, capsys):
     first.write_text("mine")
     lab.own_copies(own)
     assert first.read_text() == "mine"
-
-
-def test_reader_without_a_home_that_can_be_written_gets_one(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
-    monkeypatch.setattr(lab.tempfile, "tempdir", str(tmp_path))
-    home = Path(lab.environment()["HOME"])
-    assert home.parent == tmp_path
-    assert home.stat().st_mode & 0o777 == 0o700
-    assert "can't be written" in capsys.readouterr().err
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert lab.environment()["HOME"] == str(tmp_path)
 
 
 def test_warm_python_starts_where_its_path_has_blanks_and_quotes(tmp_path, monkeypatch):

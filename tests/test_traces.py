@@ -1,4 +1,4 @@
-"""What is read from traces: waiting and sending, phases, FSDP's gathers, Horovod's all-reduces."""
+"""What is read from traces: waiting and sending, and phases."""
 
 import gzip
 import json
@@ -7,7 +7,6 @@ import pytest
 import reference
 from records import make_trace
 
-from bootcamp.paths import REFERENCE
 from bootcamp.records import trace
 
 REDUCE, GATHER = "gloo:all_reduce", "gloo:all_gather"
@@ -46,14 +45,6 @@ def test_waiting_ends_when_the_last_rank_has_entered(tmp_path, name, category):
     for step in steps.values():
         both = trace.total_seconds(step["waiting"]) + trace.total_seconds(step["sending"])
         assert both == pytest.approx(trace.total_seconds(step["communicate"]))
-
-
-def test_waiting_beside_a_call_that_sends_is_sending(tmp_path):
-    first = write(tmp_path / "0.json", [(REDUCE, 1, 6), (REDUCE, 2, 9)])
-    second = write(tmp_path / "1.json", [(REDUCE, 3, 6), (REDUCE, 8, 9)])
-    step = trace.separate_waiting({0: first, 1: second}, world=2)[0]
-    assert milliseconds(step["waiting"]) == [(1, 3), (6, 8)]
-    assert milliseconds(step["sending"]) == [(3, 6), (8, 9)]
 
 
 def test_waiting_in_a_broadcast_is_not_for_ranks_that_come_later(tmp_path):
@@ -126,7 +117,7 @@ def test_intervals_are_merged_intersected_and_subtracted():
     assert trace.subtract_intervals([(0, 10), (20, 30)], others) == [(0, 2), (4, 8), (22, 30)]
 
 
-# Phases of DataParallel and of FSDP
+# Phases of DataParallel
 
 
 def annotate(*spans, **how) -> dict:
@@ -155,68 +146,3 @@ def test_phases_are_read_in_order_without_what_is_no_phase(tmp_path):
     path.write_text(json.dumps(annotate(("scatter", 0, 10))))
     with pytest.raises(ValueError, match="1.trace.json holds no whole step"):
         trace.time_phases(path)
-
-
-def test_fsdps_gathers_are_read_unit_by_unit(tmp_path):
-    """A block is gathered and freed in the forward, and again in the backward; the root once."""
-    pytest.importorskip("matplotlib")  # a GPU machine may lack it
-    from bootcamp_lessons.diagrams import zero_stages
-
-    traced = annotate(
-        ("training_step", 0, 9.0),
-        ("FSDP::all_gather (block0)", 1.0, 0.5),
-        ("FSDP::post_forward (block0)", 3.0, 0.1),
-        ("FSDP::backward_prefetch for block0", 4.0, 0.9),
-        ("FSDP::all_gather (block0)", 4.1, 0.4),
-        ("FSDP::post_backward_reshard (block0)", 6.0, 0.1),
-        ("FSDP::post_backward_reduce (block0)", 6.1, 0.8),
-        ("FSDP::all_gather", 0.1, 0.3),
-        ("FSDP::post_forward", 3.6, 0.05),
-        ("FSDP::post_backward_reshard", 7.5, 0.1),
-        ("aten::mm", 2.0, 0.01),
-    )
-    path = tmp_path / "0.trace.json"
-    path.write_text(json.dumps(traced))
-    step = zero_stages.read_gathers(path)
-    assert step["seconds"] == pytest.approx(0.009)
-    gathered, complete, reduced = "all-gather", "complete", "reduce-scatter"
-    expected = {
-        "root": [(gathered, 0.1, 0.4), (complete, 0.4, 7.6)],
-        "block0": [(gathered, 1.0, 1.5), (complete, 1.5, 3.1), (gathered, 4.1, 4.5)]
-        + [(complete, 4.5, 6.1), (reduced, 6.1, 6.9)],
-    }
-    found = {
-        name: [(phase, *(round(when, 6) for when in span)) for phase, *span in spans]
-        for name, spans in step["groups"].items()
-    }
-    assert list(found.items()) == list(expected.items()), "in the order of their first phase"
-
-
-# Horovod's timeline
-
-
-@pytest.fixture
-def horovod():
-    pytest.importorskip("matplotlib")  # a GPU machine may lack it
-    from bootcamp_lessons.diagrams import horovod
-
-    return horovod
-
-
-def test_horovods_timeline_may_be_packed_or_cut_off(horovod, tmp_path):
-    path = REFERENCE / "05_horovod" / "timeline" / "timeline.json"
-    whole = horovod.read_timeline(path)
-    text = gzip.decompress(path.with_suffix(".json.gz").read_bytes()).decode()
-    cut = tmp_path / "timeline.json"
-    cut.write_text(text[: len(text) // 2])
-    steps = horovod.read_timeline(cut)
-    assert 1 < len(steps) < len(whole)
-    assert steps == whole[: len(steps)]
-    assert all(start <= end for *_, start, end in steps[1]["spans"])
-
-
-def test_horovods_stacks_tell_the_line_that_a_rank_stood_in(horovod, tmp_path):
-    script = tmp_path / "hangs.py"
-    script.write_text("first\n    second\n")
-    stacks = f'[1]<stderr>:  File "{script}", line 2 in <module>\nTraceback\n'
-    assert horovod.find_last_lines(stacks, script) == ["rank 1 stands in line 2: second"]
