@@ -5,6 +5,7 @@ that a tool found (logs/README.md has its commit), and the rows that they were f
 """
 
 import json
+import math
 import tomllib
 from collections import namedtuple
 from pathlib import Path
@@ -17,6 +18,8 @@ EXPLAINED = _TOML["constant"]  # {constant: {"default", "low", "high", "is"}}
 # {stack: "tables", "constants" to fit, "published" ones, "anchors", "row": what rows leave blank}
 STACKS = {name: {"published": {}, "anchors": []} | about for name, about in _TOML["stack"].items()}
 FITTED = json.loads((HERE / "fitted.json").read_text())  # {stack: "constants", "rows", "anchors"}
+# {"seen", "never seen": {most GPUs: how far four in five predictions are off at most, as a log}}
+INTERVALS = json.loads((HERE / "intervals.json").read_text())
 # one field for each constant of constants.toml; all seconds of a step are multiplied by the anchor,
 # measured over predicted seconds of a table, 1.0 where it has none
 Constants = namedtuple("Constants", [*(name for name in EXPLAINED if " " not in name), "anchor"])
@@ -66,3 +69,10 @@ def anchor_keys(stack: str, gpu_name: str, method: str) -> tuple[str, str, str]:
     """Return the names that an anchor of a table may have: its own, with its GPU, its method."""
     table = stack.removesuffix(".csv").lower()
     return table, f"{table} {gpu_name.split()[0]}", f"{table} {method.lower()}"
+
+
+def interval(seconds: float, stack: str, gpus: int) -> tuple[float, float]:
+    """Return between which seconds such a prediction's step lies, four times in five."""
+    sizes = INTERVALS["seen" if FITTED.get(find_stack(stack)) and stack else "never seen"]
+    off = next(each for most, each in sizes.items() if gpus <= float(most))
+    return seconds * math.exp(-off), seconds * math.exp(off)
