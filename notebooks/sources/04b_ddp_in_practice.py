@@ -68,8 +68,8 @@ two = {"ranks": 2, "quiet": True}
 # %%
 guess_mean = predict(
     "ddp_in_practice_mean",
-    "1. By how many percent does that differ from the mean loss of the 41 samples?",
-    unit="%",
+    "1. How many times as much as one of the first 40 samples does the last one count?",
+    unit="times",
 )
 guess_outputs = predict(
     "ddp_in_practice_outputs",
@@ -172,8 +172,9 @@ table
 
 # %%
 by_way = {(row["way"], row["ranks"]): row for row in table.rows}
-of_means, of_samples = (by_way[way, 1]["loss"] for way in ("mean of means", "sums"))
-print(guess_mean.score(100 * abs(of_means / of_samples - 1)))
+batches = 5 * [8] + [1]
+of_a_sample = [1 / len(batches) / size for size in batches]  # its weight in the mean of means
+print(guess_mean.score(of_a_sample[-1] / of_a_sample[0], how="By arithmetic"))
 assert by_way["sums", 3]["accuracy"] == by_way["sums", 1]["accuracy"]
 claim.equal(
     "ddp_sums_evaluate_exactly",
@@ -193,12 +194,12 @@ claim.larger(
 )
 
 # %% [markdown]
-# The last sample is a sixth of the mean of means. And the sampler makes the shares equal by dealing
-# samples twice (`drop_last=True` leaves some out instead): here 42 are evaluated. Counts are whole
-# numbers, so their sum is exact in any order. A sum of losses is not: floating-point addition
-# depends on the order. Here each *batch* has a place of its own in a vector, the other ranks have
-# 0 there, and every rank adds the places up in one order. If 1e-7 does not matter, two numbers
-# are enough: `all_reduce` the sum, in float64, and the count.
+# The last sample is a sixth of the mean of means, each other a 48th. And the sampler makes the
+# shares equal by dealing samples twice (`drop_last=True` leaves some out instead): here 42 are
+# evaluated. Counts are whole numbers, so their sum is exact in any order. A sum of losses is not:
+# floating-point addition depends on the order. Here each *batch* has a place of its own in a
+# vector, the other ranks have 0 there, and every rank adds the places up in one order. If 1e-7 does
+# not matter, two numbers are enough: `all_reduce` the sum, in float64, and the count.
 #
 # Evaluate `model.module`: the wrapper's forward pass may send buffers, such as BatchNorm's
 # statistics, and a rank with one batch more would wait for the others. Perplexity, F1 and the like
