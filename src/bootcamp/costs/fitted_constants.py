@@ -1,7 +1,6 @@
 """The planner's constants of software on a machine, fitted to published rows.
 
-constants.toml says what each means and between which values it may be; fitted.json holds the values
-that a tool found (logs/README.md has its commit), and the rows that they were fitted to.
+constants.toml says what each means and between which values it may be, fitted.json holds them.
 """
 
 import json
@@ -17,6 +16,7 @@ _TOML = tomllib.loads((HERE / "constants.toml").read_text())
 EXPLAINED = _TOML["constant"]  # {constant: {"default", "low", "high", "is"}}
 # {stack: "tables", "constants" to fit, "published" ones, "anchors", "row": what rows leave blank}
 STACKS = {name: {"published": {}, "anchors": []} | about for name, about in _TOML["stack"].items()}
+OF_TABLE = {"": ""} | {t: name for name in STACKS for t in (name, *STACKS[name]["tables"])}
 FITTED = json.loads((HERE / "fitted.json").read_text())  # {stack: "constants", "rows", "anchors"}
 # {"seen", "never seen": {most GPUs: how far four in five predictions are off at most, as a log}}
 INTERVALS = json.loads((HERE / "intervals.json").read_text())
@@ -28,21 +28,13 @@ Constants = namedtuple("Constants", [*(name for name in EXPLAINED if " " not in 
 def find_stack(name: str) -> str:
     """Return the stack that a table or a stack belongs to; "" for none. ValueError if unknown."""
     plain = name.removesuffix(".csv").lower()
-    for stack, about in STACKS.items():
-        if plain == stack or plain in about["tables"]:
-            return stack
-    if not plain:
-        return ""
-    raise ValueError(f"stack={name!r}: expected nothing or one of {', '.join(STACKS)}")
+    if plain not in OF_TABLE:
+        raise ValueError(f"stack={name!r}: expected nothing or one of {', '.join(STACKS)}")
+    return OF_TABLE[plain]
 
 
 def find_constants(stack: str, gpu_name: str, method: str = "") -> Constants:
-    """Return a stack's fitted constants, the rest by default.
-
-    stack: a table's name or a stack's; empty for one never seen. method: the framework, or the
-    convolutional network. A stack with fewer than four rows has an anchor in place of constants of
-    its own. It borrows the others' medians, as does a stack never seen.
-    """
+    """Return a stack's fitted constants; one of few rows, or never seen, borrows the others'."""
     name = find_stack(stack)
     found = FITTED.get(name, {"constants": {}, "anchors": {}})
     borrowed = {} if found["constants"] else FITTED[""]["constants"]
@@ -60,15 +52,10 @@ def select_constants(
         name, _, kind = key.partition(" ")
         if kind in kinds:
             chosen[name] = values[key]
-    for key in anchor_keys(stack, gpu_name, method):
+    table = stack.removesuffix(".csv").lower()  # an anchor may be of its GPU or method alone
+    for key in (table, f"{table} {gpu_name.split()[0]}", f"{table} {method.lower()}"):
         chosen["anchor"] = anchors.get(key, chosen["anchor"])
     return Constants(**chosen)
-
-
-def anchor_keys(stack: str, gpu_name: str, method: str) -> tuple[str, str, str]:
-    """Return the names that an anchor of a table may have: its own, with its GPU, its method."""
-    table = stack.removesuffix(".csv").lower()
-    return table, f"{table} {gpu_name.split()[0]}", f"{table} {method.lower()}"
 
 
 def interval(seconds: float, stack: str, gpus: int) -> tuple[float, float]:
