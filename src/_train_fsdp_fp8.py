@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_map_only
 from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
 args, context = config.parse(own_flags=flags.SHARDING)
+# FSDP2 pads no rows of a matrix that says itself what is gathered.
+flags.count_parts_of_rank(context, "gpt", "width")
 device = torch.device(context.device)
 
 # What FSDP2 makes parts and copies with; their results have to be gathered in 8 bits as well.

@@ -31,11 +31,11 @@ FP16_SGD, FP16_ADAMW, BF16_SGD, BF16_ADAMW = 1e-3, 2e-2, 5e-3, 0.1  # AdamW enla
 MLP, LSTM, MOE = {"model": "mlp"}, {"model": "striped-lstm"}, {"model": "moe"}
 RESNET, FP16 = known_programs.RESNET, {"autocast": "float16"}
 # where a number is close to the middle of two in FP8, float32's rounding decides which it becomes
-DOUBLE, FP8_ALONE = {"dtype": "float64"}, SRC / "snippets" / "fp8_alone.py"
+DOUBLE = {"dtype": "float64"}
 # two steps: the second one's update has the momentum of the first; 8 samples are 8 micro-batches
 SHORT = {"steps": 2, "global_batch": 8}
 # of lessons, whose runs these are
-COMPILED = {"options": launch.Options(hang_seconds=600)}
+COMPILED, EAGER = {"options": launch.Options(hang_seconds=600)}, {"backend": "aot_eager"}
 LESSON_02C = {**MLP, "steps": 20, "global_batch": 12}
 LESSON_04B = {"model": "resnet50", "dtype": "float64", "steps": 5, "global_batch": 16}
 LESSON_05 = {"steps": 12, "global_batch": 32}
@@ -47,9 +47,8 @@ LESSON_08C = {"steps": 3, "global_batch": 24, "micro_batches": 2}
 class Case:
     """A setting in which a script must train what the baseline trains.
 
-    script: its name, or a function that writes it. clipped: the baseline clips its gradients, too.
-    muon: so does Muon in it. tolerance: None is the one that everybody gets. alone: a script to
-    compare with instead.
+    script: its name, or a function that writes it. tolerance: None is the one that everybody gets.
+    alone: trains the baseline.
     """
 
     script: str | Path | Callable[[], Path]
@@ -57,9 +56,7 @@ class Case:
     flags: dict = field(default_factory=dict)
     optimizers: tuple[str, ...] = BOTH
     tolerance: float | None = None
-    clipped: bool = False
-    muon: bool = False
-    alone: Path | None = None
+    alone: Callable[..., Run] = baseline
 
     @property
     def path(self) -> str | Path:
@@ -68,8 +65,8 @@ class Case:
 
     def __str__(self) -> str:
         own = (f"{name}={value}" for name, value in self.flags.items() if name != "options")
-        muon = [Path(self.path).stem.split("_")[-1]] if self.muon else []
-        return " ".join([strategies.describe(self.path).name, f"x{self.ranks}", *muon, *own])
+        how = [Path(self.path).stem.split("_")[-1]] if self.alone is MUON else []
+        return " ".join([strategies.describe(self.path).name, f"x{self.ranks}", *how, *own])
 
     @property
     def missing(self) -> str | None:
@@ -90,11 +87,7 @@ class Case:
         """Return the run of one process on the CPU with the same settings."""
         flags = PROOF | self.flags | {"optimizer": optimizer}
         same = {name: value for name, value in flags.items() if name in equality.SAME_SETTINGS}
-        if self.muon:
-            return trained(with_muon("gpu", "whole"), 1, **same)
-        if self.alone:
-            return trained(self.alone, 1, **same)
-        return ddp_practice.launch_baseline(trained, **same) if self.clipped else baseline(**same)
+        return self.alone(**same)
 
     def compare(self, optimizer: str) -> equality.Proof:
         """Return the proof, failed or not."""
@@ -106,6 +99,15 @@ class Case:
 def with_muon(script: str, how: str) -> Path:
     """Write a variant of a script that trains hidden matrices with Muon, as lesson 07 does."""
     return variant(script, f"{script}_{how}", muon.lines(f"muon.Muon(hidden, muon.{how})"))
+
+
+# baselines that are not those of all
+CLIPPED = partial(ddp_practice.launch_baseline, trained)
+FP8 = partial(trained, SRC / "snippets" / "fp8_alone.py", 1)
+
+
+def MUON(**same) -> Run:
+    return trained(with_muon("gpu", "whole"), 1, **same)
 
 
 _as_printed = partial(variant, "zero", "zero_as_printed", known_programs.print_settings())
@@ -122,8 +124,8 @@ CASES = [
     Case("amp", 1, FP16, SGD, FP16_SGD),
     Case("amp", 1, FP16, ADAMW, FP16_ADAMW),
     Case("amp", 1, {}, ADAMW, BF16_ADAMW),
-    Case(PORTED, 1, {}, SGD, FP16_SGD, clipped=True),
-    Case(PORTED, 1, {}, ADAMW, FP16_ADAMW, clipped=True),
+    Case(PORTED, 1, {}, SGD, FP16_SGD, alone=CLIPPED),
+    Case(PORTED, 1, {}, ADAMW, FP16_ADAMW, alone=CLIPPED),
     Case(_own_lstm, 1, LSTM | FP16, SGD, FP16_SGD),
     Case(_own_lstm, 1, LSTM | FP16, ADAMW, FP16_ADAMW),
     Case(_own_lstm, 1, LSTM, SGD, BF16_SGD),
@@ -140,8 +142,8 @@ CASES = [
     Case("ddp", 2, {**MLP, "global_batch": 512}, ("adam",)),
     Case("ddp_by_hand", 2),
     Case("ddp_options", 2, {"bucket_mb": 0.2, "bucket_view": True, "static_graph": True}),
-    Case(ddp_practice.make_compiled_script, 2, {**MLP, "backend": "aot_eager"}, BOTH, clipped=True),
-    Case(ddp_practice.make_accumulating_script, 2, {"micro_batches": 3}, BOTH, clipped=True),
+    Case(ddp_practice.make_compiled_script, 2, MLP | EAGER, BOTH, alone=CLIPPED),
+    Case(ddp_practice.make_accumulating_script, 2, {"micro_batches": 3}, BOTH, alone=CLIPPED),
     Case("ddp_sync_batchnorm", 2, LESSON_04B, BOTH, FLOAT64),
     Case("local_sgd", 2, {"average_every": 1}, SGD),  # linear in the gradients, as AdamW is not
     # frameworks
@@ -157,15 +159,16 @@ CASES = [
     Case("fsdp", 3, {}, ADAMW),
     Case("fsdp", 4),
     Case(known_programs.add_sync_batch_norm, 2, RESNET),
-    Case("fsdp_in_practice", 4, {"reshard": 2}, ADAMW, clipped=True),
-    Case("fsdp_in_practice", 4, {"micro_batches": 3}, SGD, clipped=True),
+    Case("fsdp_in_practice", 4, {"reshard": 2}, ADAMW, alone=CLIPPED),
+    Case("fsdp_in_practice", 4, {"micro_batches": 3}, SGD, alone=CLIPPED),
     Case("hsdp", 4, {"shard": 2}),
-    Case(partial(with_muon, "ddp", "whole"), 2, {}, SGD, muon=True),
-    *(Case(partial(with_muon, "fsdp", how), 4, muon=True) for how in ("gathered", "exchanged")),
-    Case(partial(with_muon, "fsdp", "gathered"), 2, {}, SGD, muon=True),
-    Case(partial(with_muon, "fsdp", "exchanged"), 2, {}, ADAMW, muon=True),
-    Case(partial(with_muon, "tp", "gathered"), 2, {}, ADAMW, muon=True),
-    *(Case("fsdp_fp8", ranks, DOUBLE, BOTH, FLOAT64, alone=FP8_ALONE) for ranks in (2, 4)),
+    *(
+        Case(partial(with_muon, *how), ranks, alone=MUON)
+        for how in (("ddp", "whole"), ("fsdp", "gathered"), ("fsdp", "exchanged"))
+        for ranks in (2, 4)
+    ),
+    Case(partial(with_muon, "tp", "gathered"), 2, {}, ADAMW, alone=MUON),
+    *(Case("fsdp_fp8", ranks, DOUBLE, BOTH, FLOAT64, alone=FP8) for ranks in (2, 4)),
     *(Case("zero", 2, {"stage": stage}, ADAMW) for stage in range(4)),
     Case("zero", 3, {"stage": 3, **MLP}, SGD),
     Case(_as_printed, 2, {"stage": 2, **MLP}),
@@ -238,18 +241,18 @@ class Mistake:
 SETTINGS = {
     "mlp": Case("", 2, MLP, SGD),
     "mlp, both": Case("", 2, MLP),
-    "mlp, clipped": Case("", 2, MLP, SGD, clipped=True),
-    "mlp in parts": Case("", 2, {**MLP, "micro_batches": 3}, SGD, clipped=True),
+    "mlp, clipped": Case("", 2, MLP, SGD, alone=CLIPPED),
+    "mlp in parts": Case("", 2, {**MLP, "micro_batches": 3}, SGD, alone=CLIPPED),
     "mlp, local": Case("", 2, {**MLP, "average_every": 2}, SGD),
-    "gpt, muon": Case("", 2, {}, SGD, muon=True),
+    "gpt, muon": Case("", 2, {}, SGD, alone=MUON),
     "gpt, local": Case("", 2, {"average_every": 1}, ADAMW),
     "gpt": Case("", 2, {}, SGD),
     "gpt, short": Case("", 2, SHORT, SGD),
-    "gpt, fp8": Case("", 2, DOUBLE, SGD, FLOAT64, alone=FP8_ALONE),
+    "gpt, fp8": Case("", 2, DOUBLE, SGD, FLOAT64, alone=FP8),
     "gpt, 4 ranks": Case("", 4, SHORT, SGD),
     "lstm": Case("", 2, LSTM, SGD),
     "moe": Case("", 2, MOE, SGD),
-    "lstm, fp16": Case("", 1, LSTM | FP16, SGD, FP16_SGD, clipped=True),
+    "lstm, fp16": Case("", 1, LSTM | FP16, SGD, FP16_SGD, alone=CLIPPED),
     "images": Case("", 2, LESSON_04B, SGD),
     "images, 1 rank": Case("", 1, RESNET, SGD),
     "compiled": Case("", 1, {**LESSON_02C, **COMPILED}, SGD),

@@ -73,6 +73,7 @@ REFUSED = [  # script, ranks, flags, words of the sentence
     ("tp", 3, "", "4 heads do not divide over 3 ranks"),
     ("tp", 2, "--model mlp", "Say --model gpt"),
     ("cp", 3, "", "64 positions of a text do not divide over 3 ranks"),
+    ("fsdp_fp8", 3, "", "64 rows of a matrix do not divide over 3 ranks"),
     ("tp", 2, "--kv-heads 1", "--kv-heads 1: key-value heads do not divide over 2 ranks"),
     ("tp", 2, "--kv-heads 3", "Give a number that divides gpt's"),
     ("striped", 3, "--model striped-lstm", "4 stripes do not divide over 3 ranks"),

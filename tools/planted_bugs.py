@@ -77,8 +77,8 @@ src/_train_fsdp_in_practice.py: tests/test_equality.py -k "trains and fsdp_in_pr
 + (share is shares[0])
 # rows of Muon's exchanged matrices come back to other ranks
 src/snippets/muon.py: tests/test_equality.py -k "trains and exchanged"
-- orthogonalise(mine).flatten()
-+ orthogonalise(mine).flip(0).flatten()
+- dist.all_to_all_single(parts, mine.view(-1), out, back)
++ dist.all_to_all_single(parts, mine.flip(0).view(-1), out, back)
 # what is gathered in 8 bits has one scale for a rank's rows
 src/_train_fsdp_fp8.py: tests/test_equality.py -k "trains and fsdp_fp8"
 - matrix.abs().amax(1, keepdim=True).clamp(min=1e-12)

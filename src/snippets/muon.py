@@ -41,21 +41,24 @@ def gathered(matrices):
 
 
 def exchanged(matrices):
-    """Each rank orthogonalises one of as many matrices as there are ranks. Rows must divide."""
+    """Each rank orthogonalises its share of the matrices. Their rows have to divide."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    for first in range(0, len(matrices), world):
-        some = matrices[first : first + world]
-        parts = torch.cat([matrix.to_local().flatten() for matrix in some])
-        mine = parts.new_empty(some[rank].shape if rank < len(some) else (0, 0))
-        # To each rank this rank's part of its matrix, and from each a part of mine.
-        out = [matrix.to_local().numel() for matrix in some] + [0] * (world - len(some))
-        back = [mine.numel() // world] * world
-        dist.all_to_all_single(mine.view(-1), parts, back, out)
-        # The same way back.
-        dist.all_to_all_single(parts, orthogonalise(mine).flatten(), out, back)
-        for matrix, part in zip(some, parts.split(out[: len(some)]), strict=True):
-            part = part.view_as(matrix.to_local())
-            yield DTensor.from_local(part, matrix.device_mesh, matrix.placements)
+    order = sorted(range(len(matrices)), key=lambda k: k % world)  # rank 0's, rank 1's ...
+    local = [matrices[k].to_local() for k in order]
+    sizes = [matrix.numel() // world for matrix in matrices]
+    out = [sum(sizes[k::world]) for k in range(world)]
+    parts = torch.cat([part.flatten() for part in local])
+    # To each rank this rank's parts of its matrices, and from each its parts of mine.
+    mine, back = parts.new_empty(world, out[rank]), [out[rank]] * world
+    dist.all_to_all_single(mine.view(-1), parts, back, out)
+    for matrix, part in zip(matrices[rank::world], mine.split(sizes[rank::world], 1), strict=True):
+        part.copy_(orthogonalise(part.reshape(matrix.shape)).reshape(part.shape))
+    # The same way back.
+    dist.all_to_all_single(parts, mine.view(-1), out, back)
+    updates = dict(zip(order, parts.split([part.numel() for part in local]), strict=True))
+    for k, matrix in enumerate(matrices):
+        part = updates[k].view_as(matrix.to_local())
+        yield DTensor.from_local(part, matrix.device_mesh, matrix.placements)
 
 
 def shards(matrices):

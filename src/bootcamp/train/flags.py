@@ -67,9 +67,9 @@ def check_heads(context: RunContext) -> None:
 
 
 def count_parts_of_rank(context: RunContext, model: str, parts: str) -> int:
-    """Count a rank's heads, stripes, experts or positions. Refuses what does not divide."""
+    """Count a rank's heads, stripes, experts, positions or rows. Refuses what does not divide."""
     args, ranks = context.args, context.mesh[-1]  # neighbours share a layer: the last axis
-    words = "positions of a text" if parts == "context" else parts
+    words = {"context": "positions of a text", "width": "rows of a matrix"}.get(parts, parts)
     if args.model != model:
         refuse(f"--model {args.model}: this script divides {words}. Say --model {model}.")
     count = models.shape(args)[parts]

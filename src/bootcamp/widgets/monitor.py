@@ -82,7 +82,7 @@ class State:
         self.steps, self.steps_done = run.config.get("steps"), max(recorded, by_all)
         began = run.config.get("started_unix_seconds", now)
         self.seconds = max(0.0, (min(now, _last_sign(folder)) if self.ended else now) - began)
-        self.step_seconds = median([row["seconds"] for row in rows[-RECENT_STEPS:]] or [0])
+        self.step_seconds = median(r["seconds"] for r in rows[-RECENT_STEPS:]) if rows else 0.0
         # (step, value), where a value may be None or no number; rates: samples per second
         self.losses = [(row["step"], row["loss"]) for row in rows]
         self.rates = [(row["step"], row["samples"] / row["seconds"]) for row in rows]
@@ -285,8 +285,8 @@ class Monitor(threading.Thread):
     def _draw(self) -> Frame:
         stopped = self._stopped.is_set()
         if self.state is not None:
-            remarks = [] if self.state.ended else [describe_load()] + [STOPPED] * stopped
-            return draw(self.state, remarks, time.strftime("%H:%M:%S"))
+            remarks = [describe_load(), STOPPED] if stopped else [describe_load()]
+            return draw(self.state, [] if self.state.ended else remarks, time.strftime("%H:%M:%S"))
         left = self._deadline - time.monotonic()
         if stopped or left <= 0:
             words = "No run has begun. Start one, and call monitor.watch() again."
