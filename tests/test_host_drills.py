@@ -71,7 +71,9 @@ def test_lesson_without_hosts_and_slurm_has_recorded_answers_and_no_record_is_we
     lab.nodes()
     assert "\n--exclude=host1\n" in capsys.readouterr().out
     assert lab.requeued()["again"] == 0
-    assert [row["ranks"] for row in lab.elastic()["attempts"]] == [2, 1]
+    lost = lab.elastic()
+    assert [row["ranks"] for row in lost["host1"]["attempts"]] == [2, 1]
+    assert (len(lost["host0"]["attempts"]), lost["host0"]["status"]) == (1, "failed")
     for name in ("rank_killed", "link_stalls", "disk_full", "hang"):
         assert lab.drill(name).right
         names.append(f"drill_{name}")

@@ -447,8 +447,8 @@ class Lab(replay.RecordedCluster):
         return self.start().sbatch(JOB, arguments=tuple(words))
 
     def elastic(self) -> dict:
-        """Let an elastic run on two hosts lose one; see `_describe_attempts`."""
-        return _replay(self.hosts, "elastic", _lose_a_host)
+        """Let an elastic run on two hosts lose host1, another host0; see `_describe_attempts`."""
+        return _replay(self.hosts, "elastic", lambda: {f"host{k}": _lose_host(k) for k in (1, 0)})
 
     def drill(self, name: str) -> Outcome:
         """Run one of DRILLS."""
@@ -494,7 +494,7 @@ with run.step(step):"""
 }
 
 
-def _lose_a_host() -> dict:
+def _lose_host(number: int) -> dict:
     script = variant(SRC / "snippets" / "ddp_elastic.py", "elastic_loses_a_host", WAIT_FOR_LOSS)
     LOGS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=LOGS, prefix="elastic-") as place:
@@ -504,7 +504,7 @@ def _lose_a_host() -> dict:
         with drills.BackgroundRun(script, 2, hosts=2, options=options, **saves, **SETTING) as run:
             run.wait_for_step(LOSS_STEP - 1, ranks=2)
             lost_at = time.time()
-            run.hosts[1].kill()
+            run.hosts[number].kill()
     return _describe_attempts(run.record, lost_at)
 
 
@@ -522,8 +522,9 @@ def _describe_attempts(run: Run, lost_at: float) -> dict:
     ended = (run.folder / "summary.json").stat().st_mtime
     return {
         "attempts": attempts,
+        "status": run.status,
         "seconds": ended - lost_at,
-        "apart": max_loss_difference(run),
+        "apart": max_loss_difference(run) if run.status == "ok" else None,
     }
 
 
