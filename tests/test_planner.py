@@ -17,6 +17,7 @@ from bootcamp.costs import (
     model_shapes,
     pipeline_schedules,
     planner,
+    plans,
     published,
     sharding,
     step,
@@ -193,6 +194,38 @@ def test_states_of_all_ranks_together_are_the_models():
     optimizer = sum(row["ranks"] * row["optimizer_bytes"] for row in table)
     head = shape.embedding_parameters()  # the first and the last stage hold the tied matrix each
     assert optimizer == pytest.approx(12 * (shape.parameters + head), rel=1e-6)
+
+
+LARGE = ("llama3_table4", "megascale", "mtnlg_530b")
+
+
+@pytest.mark.parametrize("row", [row for table in LARGE for row in published.table(table)])
+def test_published_meshes_of_thousands_of_gpus_are_candidates(row):
+    case, began = planner.read(row), time.process_time()
+    mesh = {axis: getattr(case.plan, axis) for axis in ("context", "virtual", "micro_batch")}
+    how = {"recompute": case.plan.recompute, "tensor": (4, 8)}  # constraints as real runs have them
+    candidates = plans.list_candidates(case.shape, case.cluster, case.plan.batch, **how)
+    same = [plan for plan in candidates if (plan.tensor, plan.data) == (8, case.plan.data)]
+    assert any(mesh.items() <= vars(plan).items() for plan in same)
+    best, found = planner.search(case.shape, case.cluster, case.plan.batch)[0]
+    assert time.process_time() - began < 10
+    assert found.peak_bytes <= case.cluster.gpu.memory
+    assert found.mfu > 0.95 * planner.predict(case.shape, case.cluster, case.plan).mfu, best
+
+
+@pytest.mark.parametrize(("per_host", "kind"), [(4, "H100"), (8, "A100"), (72, "GB200")])
+def test_search_finds_what_trying_all_plans_finds(per_host, kind):
+    shape = model_shapes.find_model("Mixtral 8x7B" if per_host == 4 else "Llama 3 8B")
+    cluster = Cluster(gpu(kind), 4 * per_host, per_host, host_bytes=12.5e9 * per_host)
+    given = {"precision": ("bf16", "fp8"), "micro_batch": (1, 2), "schedule": ("1f1b", "zb-v")}
+    tried = list(plans.list_candidates(shape, cluster, 8 * per_host, **given))
+    answers = [planner.predict(shape, cluster, plan) for plan in tried]
+    fitting = [each.seconds for each in answers if each.peak_bytes <= cluster.gpu.memory]
+    found = planner.search(shape, cluster, 8 * per_host, most=5, **given)
+    assert [each.seconds for _, each in found] == sorted(fitting)[:5]
+    assert {plan.precision for plan, _ in found} == {"fp8" if gpu(kind).peak_fp8 else "bf16"}
+    assert all(per_host % plan.tensor == 0 for plan in tried)
+    assert {plan.expert for plan in tried} > {1} or shape.experts == 1
 
 
 def test_work_takes_longer_and_gpus_no_less_than_their_share():

@@ -44,14 +44,14 @@ def test_plans_lose_by_the_part_that_grew_most_against_the_best(plans):
 
 def test_growth_names_its_limits():
     """By construction: data ranks alone, then matrices in eight over links that are slow."""
-    how = {"batch": 2**22, "keep": lambda plan: plan.ranks == plan.data}
+    how = {"batch": 2**22, "tensor": 1, "pipeline": 1, "context": 1}
     small, full, none = forecasts.grow("Llama 3 8B", counts=(8, 512, 1024), **how)
     assert small["shares"]["compute"] > 0.9
     assert (full["samples_per_gpu"], full["data"], full["marks"]) == (1, 512, [])
     assert none["marks"] == ["no plan divides the batch"]
     assert none["tokens_per_second_per_gpu"] is None
 
-    how = {"batch": 2**22, "host_gb_s": 20, "keep": lambda plan: plan.tensor == 8}
+    how = {"batch": 2**22, "host_gb_s": 20, "tensor": 8}
     less = forecasts.grow("Llama 3 8B", counts=(64, 512, 4096), **how)
     assert [row["tensor"] for row in less] == [8, 8, 8]
     assert ["batch" in row["marks"] for row in less] == [False, False, True]

@@ -8,7 +8,7 @@ import csv
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from bootcamp.costs import failures, fitted_constants, memory, model_shapes, pla
 from bootcamp.costs.hardware import GB, GIB, Cluster, Gpu, gpu
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.planner import Workload
-from bootcamp.costs.plans import RECOMPUTE, Plan, check, is_possible, list_candidates
+from bootcamp.costs.plans import RECOMPUTE, Plan, check, list_candidates
 from bootcamp.costs.step import Step
 from bootcamp.files import read_json
 from bootcamp.launcher.launch import run_command
@@ -31,6 +31,8 @@ MODELS = ("Llama 2 7B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B")
 GPUS = ("A100 80GB", "H100 80GB", "H200", "B200")
 LINKS = {"400 Gbit/s a GPU": 400, "200 Gbit/s a GPU": 200, "50 Gbit/s a GPU": 50}  # GB/s a host
 BATCH = 2**22  # tokens of a step
+# what a table of all plans leaves out, so that a picture can show them
+FEW = {"context": 1, "virtual": 1, "shard": 0, "keep_gathered": False}
 SETS_IN = 0.1  # of a step: from this share on a part is named as a limit
 SLOWER_BY = {
     "host": "launches",
@@ -146,7 +148,7 @@ def list_plans(
     """
     shape, cluster = find_model(model), make_cluster(gpus, host_gb_s, kind)
     size = count_samples(shape, batch)
-    found = [predict_plan(shape, cluster, p) for p in list_candidates(shape, cluster, size)]
+    found = [predict_plan(shape, cluster, p) for p in list_candidates(shape, cluster, size, **FEW)]
     if not found:
         raise ValueError(f"{size:,} samples divide over no mesh of {gpus:,} GPUs")
     where = f"{model} on {gpus:,} x {cluster.gpu.name}, {batch / 1e6:.3g} M tokens a step"
@@ -194,66 +196,30 @@ def add_data_ranks(gpus: int, fields: dict) -> dict:
     return {"data": max(1, gpus // max(1, split)), **fields}
 
 
-def vary_closest(model: str, gpus: int, batch: int, kind: str = "H100 80GB") -> tuple[Table, Table]:
-    """Table the plan closest to fitting, and its memory after single changes; batch: samples."""
-    shape, cluster = find_model(model), make_cluster(gpus, kind=kind)
-    plans = list_candidates(shape, cluster, batch)
-    reserved = fitted_constants.find_constants("", cluster.gpu.name).reserved
-
-    def gb(plan: Plan, shape: Model = shape) -> float:
-        return reserved * sum(memory.find_fullest_rank(shape, plan).values()) / GB
-
-    plan, limit = min(plans, key=gb), cluster.gpu.memory / GB
-    twice = replace(cluster, gpus=2 * gpus)
-    changes = {
-        "recompute whole layers": (cluster, {"recompute": "full"}),
-        "half the micro-batch": (cluster, {"micro_batch": max(1, plan.micro_batch // 2)}),
-        "ZeRO-3": (cluster, {"stage": 3}),
-        "offload the optimizer": (cluster, {"offload": True}),
-        "twice the tensor ranks": (twice, {"tensor": 2 * plan.tensor}),
-        "twice the pipeline": (twice, {"pipeline": 2 * plan.pipeline}),
-        "twice the data ranks": (twice, {"data": 2 * plan.data, "batch": 2 * plan.batch}),
-    }
-    rows = []
-    for name, (where, fields) in changes.items():
-        changed = replace(plan, **fields)
-        if changed != plan and is_possible(shape, where, changed):
-            rows.append({"change": name, "GPUs": where.gpus, "peak_gb": gb(changed)})
-    for length in (shape.sequence // 2, shape.sequence // 4):
-        shorter = gb(plan, replace(shape, sequence=length))
-        rows.append({"change": f"sequences of {length}", "GPUs": gpus, "peak_gb": shorter})
-    rows = [row | {"fits": "yes" if row["peak_gb"] <= limit else "no"} for row in rows]
-    device = f"{limit:.0f} GB of {cluster.gpu.name}"
-    caption = f"of {len(plans)} plans that do not fit {device}, the closest"
-    closest = Table([name_plan(plan) | {"peak_gb": gb(plan)}], caption)
-    return closest, Table(rows, f"what would make it fit {device}, one change at a time")
-
-
 def grow(
     model: str,
     counts: Iterable[int] = tuple(2**k for k in range(3, 15)),
     batch: int = 2**24,
     host_gb_s: float = 400,
-    keep: Callable[[Plan], bool] = lambda plan: True,
+    **given,
 ) -> Table:
     """Table the fastest plan that fits at each number of GPUs, with the same batch for all.
 
-    keep: which plans may be chosen, all by default. "shares" is {part: share of the step}, "marks"
+    given: what to try, as of plans.list_candidates. "shares" is {part: share of the step}, "marks"
     the limits that set in. Where no plan fits, numbers are None and "marks" says why.
     """
     shape = find_model(model)
     size, before, lines = count_samples(shape, batch), set(), []
     for gpus in counts:
         cluster = make_cluster(gpus, host_gb_s)
-        plans = [p for p in list_candidates(shape, cluster, size) if keep(p)]
         line = {"GPUs": gpus, "samples_per_gpu": size / gpus}
-        answers = {plan: planner.predict(shape, cluster, plan) for plan in plans}
-        fitting = [p for p in plans if answers[p].peak_bytes <= cluster.gpu.memory]
-        if not fitting:
-            why = "no plan fits the memory" if plans else "no plan divides the batch"
+        found = planner.search(shape, cluster, size, **given)
+        if not found:
+            some = any(list_candidates(shape, cluster, size, **given))
+            why = "no plan fits the memory" if some else "no plan divides the batch"
             lines.append(line | dict.fromkeys(COLUMNS_OF_PLAN) | {"shares": {}, "marks": [why]})
             continue
-        plan = min(fitting, key=lambda p: answers[p].seconds)
+        plan = found[0][0]
         row = predict_plan(shape, cluster, plan)
         seconds = row["seconds"] | {"latency": latency_seconds(shape, cluster, plan)}
         shares = {part: each / row["seconds_per_step"] for part, each in seconds.items()}
@@ -560,9 +526,9 @@ def compare_peaks() -> Table:
 
 def llama_peaks() -> Table:
     """Predict Llama 3 405B's published mesh with one, two and four stages on each rank."""
-    (row,) = published.table("llama3_table4")
+    row = published.table("llama3_table4")[0]
     shown = []
-    for virtual in (1, 2, 4):
+    for virtual in (1, 4, 8):
         found = planner.answer(planner.read({**row, "virtual": str(virtual)}))
         line = {"stages on a rank": virtual, "peak, GB": found.peak_bytes / GB}
         shown.append(line | {"seconds": found.seconds, "bubble, s": found.parts["bubble"]})

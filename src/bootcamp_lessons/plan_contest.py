@@ -17,7 +17,7 @@ from bootcamp.costs import model_shapes, planner
 from bootcamp.costs.hardware import GB, Cluster, gpu
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.planner import Answer
-from bootcamp.costs.plans import RECOMPUTE, Plan, check, list_candidates
+from bootcamp.costs.plans import RECOMPUTE, Plan, check
 from bootcamp.files import read_json, update_json
 from bootcamp.paths import LOGS
 from bootcamp.table import Table
@@ -26,7 +26,6 @@ AXES = ("tensor", "context", "data", "pipeline")
 # fields of a plan that a reader chooses; the task gives the rest, such as the batch
 KNOBS = (*AXES, "stage", "shard", "micro_batch", "virtual", "recompute", "keep_gathered")
 HELPS = 0.99  # a change helps if it leaves less of the seconds
-SEEDS = 12  # plans of different meshes from which the search climbs
 AGAIN = "activations computed again"
 FILE = "planned.json"
 LIMITS = 0.1  # of a step: from this share on a part limits it by itself
@@ -172,23 +171,11 @@ def suggest_change(plan: Plan, task: Task) -> str:
 
 @cache
 def find_best(task: Task) -> Plan:
-    """Search by single changes from the fastest of several meshes. Raises ValueError for no fit."""
-
-    def seconds(plan: Plan) -> float:
-        return task.predict(plan).seconds
-
-    plans = list_candidates(task.shape, task.cluster, task.batch, contexts=True)
-    meshes = {}
-    for plan in sorted(filter(task.fits, plans), key=seconds):
-        meshes.setdefault((plan.tensor, plan.context, plan.pipeline), plan)
-    if not meshes:
+    """Search all plans. Raises ValueError where none fits."""
+    found = planner.search(task.shape, task.cluster, task.batch)
+    if not found:
         raise ValueError(f"{task.name}: no plan fits {task.cluster.gpu.name}")
-    climbed = []
-    for plan in list(meshes.values())[:SEEDS]:
-        while (found := fitting_changes(plan, task)) and seconds(found[0][1]) < seconds(plan):
-            plan = found[0][1]
-        climbed.append(plan)
-    return min(climbed, key=seconds)
+    return found[0][0]
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,16 @@ MFU counts the model's FLOPs with attention in full, as if not causal, over the 
 """
 
 import math
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 from bootcamp.costs import fitted_constants, memory, model_shapes
 from bootcamp.costs.fitted_constants import Constants
 from bootcamp.costs.hardware import GB, Cluster, gpu
 from bootcamp.costs.model_shapes import Model
-from bootcamp.costs.plans import Plan, check
+from bootcamp.costs.plans import Plan, check, list_candidates
 from bootcamp.costs.step import Step, network_seconds
 
 LARGEST = 10**9  # of a whole number
@@ -293,6 +294,38 @@ def answer(case: Workload, constants: Constants | None = None) -> Answer:
 def predict(model: Model, cluster: Cluster, plan: Plan) -> Answer:
     """Predict a possible plan by the constants of a stack never seen."""
     return answer(Workload("", cluster, plan, model))
+
+
+def search(model: Model, cluster: Cluster, batch: int, most: int = 1, **given) -> list[tuple]:
+    """Find [(plan, answer)] of the fastest plans that fit, the fastest first, perhaps none.
+
+    Of all candidates those that may be among them are predicted: the others' layers alone take
+    longer, or their memory does not suffice. given: as of plans.list_candidates.
+    """
+    found, floors = [], []
+    for plan in list_candidates(model, cluster, batch, **given):
+        p, least = plan.pipeline, _layer_seconds(model, cluster, replace(plan, **ALONE))
+        bubble = (p - 1) / {"zero-bubble": 3, "zb-v": 6}.get(plan.schedule, plan.virtual)
+        # the last stage may have the head in place of a layer
+        least *= model.layers / p * (plan.micro_batches + bubble) - (p > 1)
+        floors.append((least, len(floors), plan))
+    for floor, _, plan in sorted(floors):
+        if len(found) >= most and floor > found[most - 1][1].seconds:
+            break
+        if (answer := predict(model, cluster, plan)).peak_bytes <= cluster.gpu.memory:
+            insort(found, (plan, answer), key=lambda pair: pair[1].seconds)
+    return found[:most]
+
+
+# fields of a plan that change nothing in a layer
+ALONE = {"data": 1, "pipeline": 1, "virtual": 1, "stage": 0, "shard": 0, "keep_gathered": False}
+
+
+@lru_cache(maxsize=10_000)
+def _layer_seconds(model: Model, cluster: Cluster, plan: Plan) -> float:
+    constants = fitted_constants.find_constants("", cluster.gpu.name)
+    step = Step(model, cluster, plan, constants)
+    return sum(step.layer_parts().values(), sum(step.waits["context"] + step.waits["expert"]))
 
 
 def _name_limit(parts: dict[str, float], held: float, available: float) -> str:

@@ -3,6 +3,7 @@
 Ranks are numbered as in Megatron-LM: tensor first, then context, data, pipeline.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import ceil
@@ -142,54 +143,82 @@ def check(model: Model, cluster: Cluster, plan: Plan, uneven: bool = False) -> N
             raise ValueError(f"{field.name}={value}: expected {least} or more")
         if value not in KNOWN.get(field.name, (value,)):
             raise ValueError(f"{field.name}={value!r}: expected one of {KNOWN[field.name]}")
-    for wrong, sentence in _conditions(model, cluster, plan, uneven):
+    for wrong in _problems(model, cluster, plan, uneven):
         if wrong:
-            raise ValueError(sentence)
+            raise ValueError(wrong)
 
 
-def _conditions(model: Model, cluster: Cluster, p: Plan, uneven: bool):
-    """Yield (whether it is wrong, a sentence that says so) for each number that must divide."""
-    mesh = f"tensor {p.tensor} x context {p.context} x data {p.data} x pipeline {p.pipeline}"
-    stages, each = p.pipeline * p.virtual, p.data * p.micro_batch
-    data, micro = f"data {p.data} x micro-batch {p.micro_batch}", f"{p.micro_batches} micro-batches"
-    yield p.ranks != cluster.gpus, f"{mesh} is {p.ranks} ranks, and there are {cluster.gpus} GPUs"
+def _problems(model: Model, cluster: Cluster, p: Plan, uneven: bool = False):
+    """Yield a sentence for each number that does not divide as it must, else something false."""
+    t, c, d, stages = p.tensor, p.context, p.data, p.pipeline * p.virtual
+    odd = p.ranks != cluster.gpus
+    mesh = odd and f"tensor {t} x context {c} x data {d} x pipeline {p.pipeline}"
+    yield odd and f"{mesh} is {p.ranks} ranks, and there are {cluster.gpus} GPUs"
     wide = 0 if model.head_width else model.hidden % model.heads
-    yield wide, f"hidden {model.hidden} is no multiple of {model.heads} heads"
-    yield model.heads % p.tensor, f"{model.heads} heads do not divide over tensor {p.tensor}"
-    yield model.hidden % p.tensor, f"hidden {model.hidden} does not divide over tensor {p.tensor}"
+    yield wide and f"hidden {model.hidden} is no multiple of {model.heads} heads"
+    yield model.heads % t and f"{model.heads} heads do not divide over tensor {t}"
+    yield model.hidden % t and f"hidden {model.hidden} does not divide over tensor {t}"
     # embedding and head may count as a layer each, as in Llama 3's pipeline (arXiv:2407.21783)
-    odd = not uneven and model.layers % stages and (model.layers + 2) % stages
-    few = model.layers < stages or (p.pipeline > 1 and odd)
-    yield few, f"{model.layers} layers do not divide over {stages} stages"
-    yield p.batch % each, f"a batch of {p.batch} is no multiple of {data}"
-    yield model.sequence % p.context, f"sequence {model.sequence} % context {p.context} is not 0"
-    yield model.experts % p.expert, f"{model.experts} experts do not divide over {p.expert} ranks"
-    yield (p.data * p.context) % p.expert, f"expert {p.expert} does not divide data {p.data}"
-    yield p.shard and p.data % p.shard, f"data {p.data} makes no rows of {p.shard}"
-    odd = p.virtual > 1 and p.pipeline > 1 and p.micro_batches % p.pipeline
-    yield odd, f"interleaved: {micro} are no multiple of pipeline {p.pipeline}"
+    odd = model.layers % stages and (model.layers + 2) % stages
+    few = odd and (model.layers < stages or (p.pipeline > 1 and not uneven))
+    yield few and f"{model.layers} layers do not divide over {stages} stages"
+    odd = p.batch % (d * p.micro_batch)
+    yield odd and f"a batch of {p.batch} is no multiple of data {d} x micro-batch {p.micro_batch}"
+    yield model.sequence % c and f"sequence {model.sequence} % context {c} is not 0"
+    odd = model.experts % p.expert
+    yield odd and f"{model.experts} experts do not divide over {p.expert} ranks"
+    yield d * c % p.expert and f"expert {p.expert} does not divide data {d}"
+    yield p.shard and d % p.shard and f"data {d} makes no rows of {p.shard}"
+    micro = p.micro_batches
+    odd = p.virtual > 1 and p.pipeline > 1 and micro % p.pipeline
+    yield odd and f"interleaved: {micro} micro-batches are no multiple of pipeline {p.pipeline}"
 
 
-def list_candidates(
-    model: Model, cluster: Cluster, batch: int, contexts: bool = False
-) -> list[Plan]:
-    """Return the possible plans of powers of two along tensor (in a host), pipeline, context."""
-    powers = [2**i for i in range(cluster.gpus.bit_length())]
-    inside = [tensor for tensor in powers if tensor <= cluster.per_host]
-    found = []
-    for tensor, pipeline, context in product(inside, powers, powers if contexts else (1,)):
-        data, stage = cluster.gpus // (tensor * pipeline * context), 3 if pipeline == 1 else 1
-        how = {"stage": stage, "batch": batch, "compile": True, "sequence_parallel": tensor > 1}
-        mesh = Plan(data, tensor, pipeline, context, **how)
-        for micro, recompute in product((1, 2, 4, 8), ("none", "selective op", "full")):
-            found.append(replace(mesh, micro_batch=micro, recompute=recompute))
-    return [plan for plan in found if is_possible(model, cluster, plan)]
+def list_candidates(model: Model, cluster: Cluster, batch: int, **given) -> Iterator[Plan]:
+    """Yield the possible plans whose micro-batches fill the pipeline.
+
+    Tensor ranks stay in a host, or in a larger domain of NVLink, as cluster.per_host says. With a
+    pipeline ZeRO-1, interleaved or not; without one ZeRO-1, FSDP, and HSDP with rows of any length.
+    Context ranks have 1,024 tokens each. given: {field: values to try in place of these, or one}.
+    """
+    cuts = sorted({*_divisors(model.layers), *_divisors(model.layers + 2)})
+    tries = {
+        "tensor": _divisors(cluster.per_host),
+        "pipeline": [ranks for ranks in _divisors(cluster.gpus) if ranks in cuts],
+        "context": _divisors(max(1, model.sequence // 1024)),
+        "expert": _divisors(model.experts),
+        "virtual": cuts,
+        "stage": (1, 3),
+        "shard": (0, *_divisors(cluster.gpus)[1:-1]),
+        "keep_gathered": (False, True),
+        "micro_batch": (1, 2, 4, 8),
+        "recompute": ("none", "selective op", "full"),
+        "compile": (True,),
+    }
+    tries |= {n: each if isinstance(each, tuple) else (each,) for n, each in given.items()}
+    axes = [tries.pop(name) for name in ("tensor", "pipeline", "context", "expert")]
+    stages = tries["stage"] if "stage" in given else (1,)  # of ZeRO beside a pipeline
+    for tensor, pipeline, context, expert in product(*axes):
+        data, rest = divmod(cluster.gpus, tensor * pipeline * context)
+        how = {"batch": batch, "sequence_parallel": tensor > 1}
+        mesh = Plan(data, tensor, pipeline, context, expert, **how)
+        if rest or not is_possible(model, cluster, mesh):
+            continue
+        own = tries | {"virtual": (1,)}
+        if pipeline > 1:
+            own["virtual"] = [n for n in tries["virtual"] if n * pipeline in cuts]
+            own |= {"shard": (0,), "keep_gathered": (False,), "stage": stages}
+        for values in product(*own.values()):
+            plan = replace(mesh, **dict(zip(own, values, strict=True)))
+            sharded = plan.stage == 3 or not (plan.shard or plan.keep_gathered)
+            if sharded and is_possible(model, cluster, plan):
+                yield plan
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
 
 
 def is_possible(model: Model, cluster: Cluster, plan: Plan) -> bool:
     """Whether a plan can be, and its micro-batches fill the pipeline."""
-    try:
-        check(model, cluster, plan)
-    except ValueError:
-        return False
-    return plan.micro_batches >= plan.pipeline
+    return plan.micro_batches >= plan.pipeline and not any(_problems(model, cluster, plan))
