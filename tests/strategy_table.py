@@ -113,6 +113,7 @@ def MUON(**same) -> Run:
 _as_printed = partial(variant, "zero", "zero_as_printed", known_programs.print_settings())
 _counting = partial(sharding_tables.make_counting_script, "ep")
 PORTED = SRC / "snippets" / "amp_from_apex.py"
+EXPERTS = SRC / "snippets" / "experts_sharded.py"
 # on a CPU oneDNN computes LSTMs, in fp16 only from AVX512-FP16 on; torch's own does it anywhere
 OWN_LSTM = {"# 2. Model": "torch.backends.mkldnn.enabled = False"}
 _own_lstm = partial(variant, "amp", "amp_own_lstm", OWN_LSTM)
@@ -206,6 +207,7 @@ CASES = [
     Case("fsdp_tp", 4, {"mesh": "2x2", "sequence_parallel": True}, ADAMW),
     Case("fsdp_pp", 4, LESSON_08C),
     Case("3d", 8, LESSON_08C),
+    Case(EXPERTS, 4, {"mesh": "2x2", **MOE}),
 ]
 
 
@@ -252,6 +254,7 @@ SETTINGS = {
     "gpt, 4 ranks": Case("", 4, SHORT, SGD),
     "lstm": Case("", 2, LSTM, SGD),
     "moe": Case("", 2, MOE, SGD),
+    "moe, 4 ranks": Case("", 4, {"mesh": "2x2", **MOE}, SGD),
     "lstm, fp16": Case("", 1, LSTM | FP16, SGD, FP16_SGD, alone=CLIPPED),
     "images": Case("", 2, LESSON_04B, SGD),
     "images, 1 rank": Case("", 1, RESNET, SGD),
@@ -391,6 +394,9 @@ WRONG = r"""
 == ep: moe: back in another order: end
 - return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)
 + return all_to_all(results.flip(0), experts.sent, experts.received, dist.group.WORLD)
+== experts: moe, 4 ranks: FSDP2's mean alone: losses and end
+- parameter.grad /= mesh["expert"].size()
++ pass
 == ep: moe: unweighed: end
 - model = model.to(device)
 + for block in model[1:-1]:
@@ -404,7 +410,7 @@ def list_mistakes() -> list[Mistake]:
     found = []
     for heading, changes in read_changes(WRONG):
         script, setting, what, where = heading.split(": ")
-        path = ddp_practice.ACCUMULATE if script == "ddp_accumulate" else script
+        path = {"ddp_accumulate": ddp_practice.ACCUMULATE, "experts": EXPERTS}.get(script, script)
         rows, alone = ROWS[where.removesuffix(" alone")], where.endswith(" alone")
         found.append(Mistake(path, what, changes, rows, alone, SETTINGS[setting]))
     return found

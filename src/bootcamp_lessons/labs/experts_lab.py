@@ -33,25 +33,6 @@ def write_crowded_script(*numbers: int) -> Path:
     return variant("ep", name, {MOVE_LINE: f"{crowd}\n{MOVE_LINE}"})
 
 
-def write_replicas_script() -> Path:
-    """Write a variant of ep with a mesh: experts over its second axis, replicas over its first."""
-    parse, scale = "args, context = config.parse(mesh=({}))", "parameter.grad /= world"
-    dist, ranks = "import torch.distributed as dist", "rank, world = dist.get_rank(), dist"
-    mesh = "mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)\n"
-    mesh += 'group, place = mesh.get_group("expert"), mesh.get_local_rank("expert")'
-    changes = {
-        dist: f"{dist}\nfrom torch.distributed.device_mesh import init_device_mesh",
-        parse.format('"expert",'): parse.format('"data", "expert"'),
-        f"{ranks}.get_world_size()": f"{ranks}.get_world_size()\n{mesh}",
-        scale: f'dist.all_reduce(parameter.grad, group=mesh.get_group("data"))\n{scale}',
-    }
-    path = variant("ep", "ep_replicas", changes)
-    text = path.read_text().replace("view(world", "view(-1").replace("dist.group.WORLD", "group")
-    text = text.replace("(arriving, counts)", "(arriving, counts, group=group)")
-    path.write_text(text.replace("(rank * each, (rank + 1)", "(place * each, (place + 1)"))
-    return path
-
-
 def count_choices(run: Run, step: int) -> list[list[list[int]]]:
     """Count how often a rank's tokens chose an expert in a step: [layer][rank][expert]."""
     return list(zip(*(rank["expert_counts"][step] for rank in run.ranks), strict=True))
@@ -91,18 +72,28 @@ def count_handed_bytes(run: Run) -> list[int]:
 def count_sent_bytes(run: Run) -> tuple[float | None, float]:
     """Return the bytes that all ranks send in a step: counted by the kernel, and by formula.
 
-    The formula adds rows for other ranks' experts, the counts of these rows, and the all-reduce of
-    the rest, as a mean without the first and the last step. None: nothing was counted.
+    The formula adds rows for other ranks' experts, the counts of these rows, and what DDP sends for
+    the rest, as a mean without the first and the last step. With replicas: what FSDP2 sends for
+    these and for the rest (snippets/experts_sharded.py). None: nothing was counted.
     """
-    ranks, model = run.world, model_shapes.MOE[run.config["size"]]
-    between = range(1, len(run.steps) - 1)
-    rows = mean(sum(map(sum, map(experts.sent_rows, count_choices(run, step)))) for step in between)
-    sizes = model["layers"] * experts.COUNT_BYTES * model["experts"] * (ranks - 1)
-    others = experts.parameter_bytes(run.config["size"], ranks)[1]
-    gradients = sharding.sent_bytes("ddp", others, ranks, sharding.GLOO)
-    formula = rows * model["width"] * model_shapes.FLOAT32_BYTES + sizes + ranks * gradients
+    ranks, size, together = run.world, run.config["size"], run.config["mesh"]["expert"]
+    model, replicas = model_shapes.MOE[size], ranks // together
+    groups = [slice(first, first + together) for first in range(0, ranks, together)]
+    rows = mean(
+        sum(sum(experts.sent_rows(layer[g])) for layer in count_choices(run, step) for g in groups)
+        for step in range(1, len(run.steps) - 1)
+    )
+    counts = experts.COUNT_BYTES * model["experts"] * (together - 1) * replicas
+    own, others = experts.parameter_bytes(size, together)
+    sent = sharding.sent_bytes("ddp", others, ranks, sharding.GLOO)
+    if replicas > 1:
+        embedding, *_, head = (sum(layer.numbers) for layer in model_shapes.layers("moe", size))
+        root = model_shapes.FLOAT32_BYTES * (embedding + head) / others  # gathered once
+        sent = sharding.sent_bytes("fsdp", others, ranks, sharding.GLOO, root=root)
+        sent += sharding.sent_bytes("fsdp", own, replicas, sharding.GLOO, root=0)
+    formula = rows * model["width"] * model_shapes.FLOAT32_BYTES + model["layers"] * counts
     counted = [rank["sent_bytes_per_step"] for rank in run.ranks]
-    return None if None in counted else sum(counted), formula
+    return None if None in counted else sum(counted), formula + ranks * sent
 
 
 def memory_table(runs: dict[str, Run]) -> Table:
