@@ -221,6 +221,20 @@ def test_a_pretrained_model_is_loaded_by_two_ranks_and_saved_back_bit_for_bit(tm
     assert silent == {"attn.c_proj not transposed", "a name left out, strict=False"}
 
 
+def test_a_stream_is_read_once_while_ranks_and_workers_change_and_not_with_mistakes(tmp_path):
+    """On four ranks in lesson 07b."""
+    *found, dealt = print_rows("streaming_data", 2, folder=tmp_path)
+    assert [run["case"] for run in found if not run["never"]] == ["Stream", "Own"], "two stay two"
+    for run in found:
+        assert run["contents"], "an id has another sample's contents"
+        assert run["again"] == run["never"]
+        assert sum(run["losses"][-3:]) / 3 < run["losses"][0] - 0.3
+        apart = min(run["apart"]) > 0.1 if run["never"] else max(run["apart"]) < 1e-12
+        assert apart, "equal by a wide margin, or not at all"
+        assert (run["same"] == len(run["losses"])) == (not run["never"])
+    assert list(dealt["batches of each rank"].values()) == [[11, 17, 11, 11], [22, 18, 0]]
+
+
 @pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")
 def test_zero_1_alone_keeps_all_gradients_between_micro_batches():
     first, second = print_rows("zero_accumulate", 2)

@@ -76,49 +76,38 @@ plots.show(diagrams.two_ways_to_save())
 #
 # ## Predict
 #
-# The tiny GPT is trained with AdamW, in float32.
+# 1. The tiny GPT is trained with AdamW, in float32.
+# 2. A process makes a state of 4 MiB, saves it with `torch.save` straight to the file's place,
+#    makes the next one, and so on, until it is killed at a random moment. We do that 20 times.
+# 3. In 54 days, Llama 3's training on some 16,000 GPUs had 419 unexpected interruptions
+#    (Grattafiori et al., 2024, section 3.3.4), one every 3.1 hours. Assume that training waits 60
+#    seconds for each save, and needs 10 minutes to run again after a failure. (With saves every *t*
+#    seconds a failure costs half of *t* on average, too.)
 
 # %%
 from bootcamp import check, predict
+from bootcamp_lessons import checkpoints
 
 baseline = check.baseline(steps=20, **SAME)
 parameters = baseline.ranks[0]["parameter_bytes"] // 4
 predict_bytes = predict(
     "checkpoints_bytes",
-    f"The model has {parameters:,} parameters. How many MB is its complete training state?",
+    f"1. It has {parameters:,} parameters. How many MB is its complete training state?",
     unit="MB",
 )
-predict_bytes
-
-# %% [markdown]
-# A process makes a state of 4 MiB, saves it with `torch.save` straight to the file's place, makes
-# the next one, and so on, until it is killed at a random moment. We do that 20 times.
-
-# %%
-from bootcamp_lessons import checkpoints
-
 spent = checkpoints.save_for_ever("in_place", kills=0)["seconds"]
 predict_torn = predict(
     "checkpoints_torn",
-    f"Making a state takes {1e3 * spent['making']:.1f} ms, saving it {1e3 * spent['saving']:.1f} "
-    "ms. Of 20 kills, how many leave a file that can't be loaded?",
+    f"2. Making a state takes {1e3 * spent['making']:.1f} ms, saving it "
+    f"{1e3 * spent['saving']:.1f} ms. Of 20 kills, how many leave a file that can't be loaded?",
 )
-predict_torn
-
-# %% [markdown]
-# In 54 days, Llama 3's training on some 16,000 GPUs had 419 unexpected interruptions (Grattafiori
-# et al., 2024, section 3.3.4). That is one every 3.1 hours. Assume that training waits 60 seconds
-# for each save, and needs 10 minutes to run again after a failure. (With saves every *t* seconds a
-# failure costs half of *t* on average, too.)
-
-# %%
 FAILURES, SAVE, RESTART = 54 * 24 * 3600 / 419, 60, 600  # seconds
 predict_lost = predict(
     "checkpoints_lost",
-    "With the best possible interval between saves, what percentage of the time is lost?",
+    "3. With the best interval between saves, what percentage of the time is lost?",
     unit="%",
 )
-predict_lost
+display(predict_bytes, predict_torn, predict_lost)
 
 # %% [markdown]
 # ## What changes
@@ -198,7 +187,7 @@ plots.show(diagrams.resumed_losses(baseline, [*relay.values()], [*relay], title)
 export = {"export": PLACE / "parameters.safetensors"}
 again = checkpoints.run_legs([(2, {"steps": 3}), (2, export)], PLACE / "three_and_five")
 assert again[1]["samples"] == whole["samples"][3:], "the loader stands elsewhere"
-losses = checkpoints.join_losses(again)
+losses = sum((leg["losses"] for leg in again), [])
 print("bit for bit:", losses == whole["losses"])
 
 # %% [markdown]
@@ -210,7 +199,8 @@ print("bit for bit:", losses == whole["losses"])
 (plain,) = checkpoints.run_legs([(2, {})], PLACE / "plain", dropout=0.0)
 relay_of_three = [(4, {"steps": 3}), (2, {"steps": 5, "wrap": "ddp"}), (3, {})]
 parts = checkpoints.run_legs(relay_of_three, PLACE / "relay", dropout=0.0)
-apart = [abs(a - b) for a, b in zip(checkpoints.join_losses(parts), plain["losses"], strict=True)]
+losses = sum((leg["losses"] for leg in parts), [])
+apart = [abs(a - b) for a, b in zip(losses, plain["losses"], strict=True)]
 assert max(apart) < 1e-5, "the relay trains something else"
 print(f"at most {max(apart):.1e} apart")
 
@@ -312,8 +302,6 @@ for name, count in (("7.5 B", 7.5e9), ("70 B", 70e9), ("405 B", 405e9)):
 Table(rows, "Time to write a training state, by formula")
 
 # %% [markdown]
-# With parts a cluster waits seconds, not minutes.
-#
 # ### How often?
 #
 # A failure loses on average half of the interval, and the **restart**: noticing it, getting the job
@@ -456,28 +444,7 @@ Table(rows, "Resumed after three of eight steps, without one part of the state")
 #
 # ## Exercises
 #
-# ### First: which one is good?
-#
-# A run was killed and left a folder with checkpoints in parts. `resume_from(folders, ranks)`
-# returns the name of the one to resume: the newest that is complete. `folders` has for each name
-# the list of its files, as in the listing above; `ranks` is how many ranks the run had. At least
-# one of them is complete.
-
-# %%
-from bootcamp import exercise
-
-
-def resume_from(folders, ranks):
-    # your turn: return a name such as "step-40"
-    ...
-
-
-print(exercise.check("resume_from", resume_from))
-
-# %% [markdown]
-# `exercise.solution("resume_from")` shows a solution.
-#
-# ### Second: how often?
+# ### First: how often?
 #
 # `steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds)`
 # returns after how many steps to save again, by Young's formula. The model is trained with AdamW in
@@ -485,6 +452,7 @@ print(exercise.check("resume_from", resume_from))
 # host fails every `days_between_failures` on average, and then all of them stop.
 
 # %%
+from bootcamp import exercise
 
 
 def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
@@ -497,7 +465,7 @@ print(exercise.check("steps_between_saves", steps_between_saves))
 # %% [markdown]
 # `exercise.solution("steps_between_saves")` shows a solution.
 #
-# ### Third: a save that can be killed (optional)
+# ### Second: a save that can be killed (optional)
 #
 # Write `save(state, path)` so that 20 kills leave 20 loadable files, and a power cut would too.
 # Your script saves in place: edit it and save it. The check kills a process that saves with your
@@ -513,6 +481,82 @@ print(exercise.check("save_for_good"))
 # `exercise.solution("save_for_good")` shows a solution. What does your function leave behind when
 # it is killed, and who should remove it?
 #
+# ## What if the data is a stream? (optional)
+#
+# Data too large to number lies in **shards**, files read from front to back. A `DataLoader` gives
+# each worker a copy of the `IterableDataset` and takes batches from them in turn: each has what
+# *one* worker yields. Here eight shards of unequal length are one stream:
+
+# %%
+stream = excerpts.SNIPPETS / "streaming_data.py"
+predict_readers = predict(
+    "streams_readers",
+    "Four ranks with two workers each; `is_mine` is `number % (world * workers) == rank * workers "
+    "+ worker`. After 5 of 12 batches `state_dict()` is saved, and two ranks with one worker each "
+    "go on from there. How many of the 144 samples are never trained on?",
+    unit="samples",
+)
+predict_yielded = predict(
+    "streams_yielded",
+    "Now `is_mine` is right, but `position` is counted in `__iter__`, after each sample. How many?",
+    unit="samples",
+)
+display(excerpts.piece(stream, "def seed", "class Workers"), predict_readers, predict_yielded)
+
+# %%
+*found, dealt = excerpts.parse_printed(
+    launch(stream, 4, folder=PLACE / "stream", device="cpu", quiet=True)
+)
+rows = []
+for run in found:
+    steps, row = len(run["losses"]), {"stream": run["about"], "never": run["never"]}
+    row |= {"again": run["again"], "right batches": f"{run['same']} of {steps}"}
+    row |= {"first loss": run["losses"][0], "last three": sum(run["losses"][-3:]) / 3}
+    row["in one process"] = sum(run["alone"][-3:]) / 3
+    rows.append(row | {"parameters apart": max(run["apart"])})
+display(Table(rows, "Two epochs on 4, 2, 3, 1 and 4 ranks; with each mistake one, on 4 and 2"))
+never = {run["case"]: run["never"] for run in found}
+display(predict_readers.score(never["Readers"], within=0))
+display(predict_yielded.score(never["Yielded"], within=0))
+assert max(rows[0]["never"], rows[0]["again"], rows[0]["parameters apart"]) < 1e-5
+assert all(run["never"] for run in found[1:]), "a mistake reads everything"
+claim.equal(
+    "streams_are_read_once",
+    "While ranks and workers change, each batch is that of a process that nobody interrupted.",
+    found[0]["same"],
+    len(found[0]["losses"]),
+    kind="count",
+)
+
+# %% [markdown]
+# All end without an error, and losses fall. **Every so many-th sample** has one worker, but is in
+# another batch: no position says what was trained on. A worker **counts in its copy**, so the main
+# process saves 0. Workers *read* ahead. A rank's own count is right while the ranks stay as many.
+#
+# - torchdata's `StatefulDataLoader` saves each worker's state. With other numbers of workers it
+#   raises a bare `AssertionError`, with fewer ranks it silently skips and repeats (tried).
+# - Hugging Face's `split_dataset_by_node` deals whole shards if ranks divide their number, else
+#   single samples.
+# - MosaicML Streaming saves how many samples all ranks have seen.
+#
+# Whole shards spare reading, but ranks may have unequally many batches (printed below): who has
+# none left lets the others wait.
+#
+# Write `is_mine`, so that batches stay the same. `number` counts from where training resumed,
+# `batch` is that of all ranks. `exercise.solution("is_mine")` shows a solution.
+
+# %%
+print(dealt["batches of each rank"])
+
+
+def is_mine(number, batch, rank, ranks, worker, workers):
+    # your turn: return True or False
+    ...
+
+
+print(exercise.check("is_mine", is_mine))
+
+# %% [markdown]
 # ## What does LoRA send, and who loads its base? (optional)
 #
 # Fine-tuning begins with a checkpoint of somebody else. **LoRA** (Hu et al., 2021) freezes that
@@ -645,8 +689,6 @@ claim.equal(
 # - **Asynchronous:** if there is memory for the copy (DCP can keep it pinned), and a core to write
 #   it, or a process (`AsyncCheckpointerType.PROCESS`). Some programs also keep a copy in another
 #   host's memory.
-# - **The loader's place:** torchdata's `StatefulDataLoader` saves it. On another number of
-#   data-parallel ranks save a position in the global data instead, as here.
 # - **How often:** by √(2 *d M*), with *your* save time and *your* failures. Keep more than one
 #   checkpoint: a good file can hold a training that has already diverged.
 # - **To give a model away**, save the parameters alone, with plain names, as `safetensors`, the
@@ -664,4 +706,5 @@ claim.equal(
 # - E. Hu et al.: *LoRA: Low-Rank Adaptation of Large Language Models*, 2021, arXiv:2106.09685.
 # - A. Grattafiori et al.: *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783.
 # - PyTorch documentation: *torch.distributed.checkpoint* and its module *state_dict*.
+# - The code of torchdata 0.11, datasets 5.2 and mosaicml-streaming 0.13.
 # - The manual pages of `rename(2)` and `fsync(2)`.

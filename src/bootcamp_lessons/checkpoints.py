@@ -82,7 +82,3 @@ def run_legs(legs: list[tuple[int, dict]], place: Path, forget: str = "", **flag
         script = variant(STATEFUL, f"forgets_{len(forget)}", {FORGET[forget]: "pass"})
     how = {"device": "cpu", "quiet": True, "place": place, **flags}
     return [excerpts.parse_printed(launch(script, ranks, **how, **own))[0] for ranks, own in legs]
-
-
-def join_losses(legs: list[dict]) -> list[float]:
-    return [loss for leg in legs for loss in leg["losses"]]

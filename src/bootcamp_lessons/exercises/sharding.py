@@ -1,8 +1,9 @@
 """Exercises of lessons 07 to 08d: stages, configurations, checkpoints, meshes, rows, links."""
 
 import math
+from collections import Counter
 
-from bootcamp.classroom.tasks import FunctionTask, ScriptTask
+from bootcamp.classroom.tasks import FunctionTask, ScriptTask, Wrong
 
 
 @FunctionTask.from_solution(
@@ -83,53 +84,64 @@ def samples_at_once(config, ranks):
     return config["train_batch_size"] // steps // ranks
 
 
-def _saved(parts, note=True):
-    """List the files of a checkpoint that has these ranks' files."""
-    return [f"__{rank}_0.distcp" for rank in parts] + [".metadata"] * note
+def read_in_legs(is_mine, *legs, batch=12):
+    """List what made-up ranks read in each step of legs: each takes shares of workers in turn."""
+    batches = []
+    for ranks, workers, steps in legs:
+        position, share = len(batches) * batch, batch // ranks
+        for step in range(steps):
+            numbers, worker = range((step + workers) * batch), step % workers
+            parts = (
+                [n for n in numbers if is_mine(n, batch, rank, ranks, worker, workers)]
+                for rank in range(ranks)
+            )
+            taken = slice(step // workers * share, (step // workers + 1) * share)
+            batches.append(sorted(position + n for own in parts for n in own[taken]))
+    return batches
 
 
-@FunctionTask.from_solution(
-    hint="Which names does a checkpoint have that was given its place? What must be inside? And "
-    "is the text step-1000 larger than the text step-900?",
-    stronger="Keep the names that begin with step-, have .metadata, and a file __<rank>_0.distcp "
-    'for every rank. Of those take the largest int(name.removeprefix("step-")).',
-    cases=(
-        ({"step-20": _saved([0, 1]), "step-40": _saved([0, 1])}, 2),
-        ({"step-900": _saved([0, 1]), "step-1000": _saved([0, 1])}, 2),
-        ({"step-20": _saved([0, 1]), "step-40": _saved([0, 1], note=False)}, 2),
-        ({"step-20": _saved([0, 1, 2]), "step-40": _saved([0, 2])}, 3),
-        ({"step-20": _saved([0, 1]), ".step-40.4711.part": _saved([0, 1])}, 2),
-    ),
+class StreamTask(FunctionTask):
+    """Judged by all that the workers of made-up ranks read together."""
+
+    def _results(self, function):
+        return read_in_legs(function, *self.cases)
+
+    def attempt(self, given):
+        self._call(given or (lambda *_: None), (0, 12, 0, 2, 0, 2))
+        seen, right = self._results(given), self._results(self.solved_by)
+        if seen == right:
+            return f"each sample is read once, and the {len(right)} batches are the right ones."
+        have, want = Counter(sum(seen, [])), Counter(sum(right, []))
+        same = sum(a == b for a, b in zip(seen, right, strict=True))
+        said = f"{(want - have).total()} never, {(have - want).total()} again, {same} right batches"
+        legs = f"in legs of (ranks, workers, steps) {self.cases}"
+        expected = f"each of {len(want)} samples once, in the batches of one process, {legs}"
+        raise Wrong(expected, said, self._known_mistake(seen))
+
+
+@StreamTask.from_solution(
+    hint="In which batch is the sample? Which worker makes that rank's share of it?",
+    stronger="The batch is number // batch, and its worker that % workers. Ranks have every so "
+    "many-th sample.",
+    cases=((4, 2, 3), (2, 3, 4), (3, 1, 2), (1, 4, 3)),
     mistakes={
-        ("int(name.", "str(name."): "Compare numbers: as a text step-900 comes after step-1000.",
-        ('and ".metadata" in files and parts <= set(files)', ""): "That is the newest folder, "
-        "whole or not. Look what is inside: a save may have been killed, or a rank's file lost.",
-        ("and parts <= set(files)", ""): "A note .metadata is there, but not the file of each "
-        "rank: the note says what was written once, not what is still there.",
-        ('and ".metadata" in files', ""): "Each rank's file is there, but .metadata is not. It is "
-        "written last: without it a rank may have been killed while it wrote.",
+        (" and number // batch % workers == worker", ""): "All workers of a rank read the same.",
+        ("number % ranks == rank and ", ""): "All ranks read the same.",
         (
-            'name.startswith("step-")',
-            '"step-" in name',
-            'removeprefix("step-")',
-            'split("-")[1].split(".")[0]',
-        ): "A name that begins with a dot and ends in .part is a save that was not given its "
-        "place: whoever wrote it was killed before.",
+            "number % ranks == rank and number // batch % workers == worker",
+            "number % (ranks * workers) == rank * workers + worker",
+        ): "Each sample has one worker, but is in another batch: no position says what was read.",
+        ("number % ranks", "number // batch % ranks", "// batch % w", "// batch // ranks % w"): "A "
+        "step needs a share of one batch from each rank. That gives it whole batches.",
     },
 )
-def resume_from(folders, ranks):
-    """The newest whole checkpoint. folders: the files in each folder, by name.
+def is_mine(number, batch, rank, ranks, worker, workers):
+    """Whether this worker of this rank reads the sample with this number in a stream.
 
-    DCP writes .metadata after all ranks have written their files, and the folder gets its name
-    after that. A rank's file may still be lost later.
+    number: from where training resumed. batch: of all ranks. A rank's loader takes batch // ranks
+    samples of a worker, then as many of the next.
     """
-    parts = {f"__{rank}_0.distcp" for rank in range(ranks)}
-    whole = [
-        name
-        for name, files in folders.items()
-        if name.startswith("step-") and ".metadata" in files and parts <= set(files)
-    ]
-    return max(whole, key=lambda name: int(name.removeprefix("step-")))
+    return number % ranks == rank and number // batch % workers == worker
 
 
 @FunctionTask.from_solution(
