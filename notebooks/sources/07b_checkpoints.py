@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07b Checkpoints that outlive their strategy
 #
-# **51 minutes**, on any machine, after lessons 04 and 07 (two runs use 06b and 06c). All ranks here
+# **49 minutes**, on any machine, after lessons 04 and 07 (two runs use 06b and 06c). All ranks here
 # are CPU ranks, so that the lesson runs everywhere.
 #
 # After this lesson you can say what a training has to save and how many bytes that is, resume on
