@@ -21,8 +21,7 @@ pytestmark = pytest.mark.timeout(600)  # one fixture runs all cases; a loaded ma
 
 CASES = clinic.CASES
 HERE = {file: case for file, case in CASES.items() if not arguments.missing(case.framework)}
-HELD_AGAINST_ONE_RANK = ("wrapped_twice", "summed", "sometimes_unused", "clipped_by_shard")
-HELD_AGAINST_ONE_RANK += ("own_part_first", "built_early", "own_count")
+WITH_ALONE = ("wrapped_twice", "summed", "sometimes_unused", "own_part_first", "own_count")
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +34,8 @@ def trials():
         return Observed(
             trial.ranks,
             reseeded=trial.reseeded if case.file == "own_loss" else {},
-            fixed=copy.deepcopy(trial.ranks[0]),
-            alone=trial.alone if case.file in HELD_AGAINST_ONE_RANK else {},
+            fixed=copy.deepcopy(trial.ranks),
+            alone=trial.alone if case.file in WITH_ALONE else {},
         )
 
     with ThreadPoolExecutor(4) as pool:
@@ -97,7 +96,6 @@ RIGHT = [
 # and those that begin with the broken program
 FREE = "log, written, writing = [], threading.Lock(), threading.Event()\n"
 RIGHT_FROM_THE_START = [
-    ("one_batch_more", {"mine = list(range(len(inputs)))": "mine = [*range(33), 0]"}),
     ("forked_late", {FREE: f"{FREE}os.register_at_fork(after_in_child=written._at_fork_reinit)\n"}),
     (
         "built_early",
@@ -117,6 +115,20 @@ def test_other_right_ways_are_accepted(file, changes, tmp_path):
     path.write_text(clinic.replace_once(text, changes))
     result = exercise.try_out(case, path)
     assert result.solved, result
+
+
+@pytest.mark.parametrize("file", [case.file for case in HERE.values() if "losses" in case.keep])
+def test_fixes_of_curves_that_look_right_train_as_one_rank(file, trials, tmp_path):
+    """With AdamW, as they come, and with SGD."""
+    case, path = CASES[file], tmp_path / f"{file}.py"
+    path.write_text(case.solution_path().read_text().replace("AdamW", "SGD"))
+    within = 5e-3 if file == "policy_of_the_root" else 1e-5  # sixteen bits round otherwise
+    with_adamw = trials[file].ranks, [clinic._observe_solution(file, 1)[0]]
+    for together, alone in (with_adamw, (case.observe(path, case.ranks), case.observe(path, 1))):
+        assert together[0]["losses"] == pytest.approx(alone[0]["losses"], abs=within)
+    if file == "expert_without_rows":  # it hangs in step 7, and trains right until then
+        printed = re.findall(r"loss is (\S+)", clinic._run_broken(case.name, 2).output(0))
+        assert printed == [f"{loss:.3f}" for loss in trials[file].ranks[0]["losses"][:7]]
 
 
 def setting(name, *values):
@@ -182,6 +194,23 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
         "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))"
     ),
 }
+FSDP_FIRST = {
+    "fully_shard(model)": """from torch.distributed.tensor import parallel
+model = nn.Linear(8, 16)
+fully_shard(model, mesh=mesh["data"])
+parallel.parallelize_module(model, mesh["tensor"], parallel.ColwiseParallel())"""
+}
+PART = "No rank may go on before all parts are added up"
+EXPERTS = "AdamW([{'params': model[1:].parameters()}, "
+TWICE_THE_RATE = {
+    "AdamW(model.": f"{EXPERTS}{{'params': router.parameters(), 'lr': 0.02}}], lr=0.01)  #"
+}
+ONLY_IF_ALL_HAVE_ROWS = {  # so the ranks agree, and tokens are left out
+    "            if len(places):\n": """            rows = torch.tensor(len(places))
+            dist.all_reduce(rows, op=dist.ReduceOp.MIN)
+            if rows:
+"""
+}
 TWO_FIXED = {
     'steps": 1': 'steps": 4',
     "model(batch)": "model(batch.bfloat16()).float()",
@@ -212,8 +241,8 @@ MISTAKES = [
     ("clipped_by_shard", holding(1.0), "fully_shard has to stay"),
     ("clipped_by_shard", {"(0.5 / norm).clamp(max=1.0)": "1.0"}, "Clipping itself has to stay"),
     ("summed", BOTH, "too large by their number"),
-    ("summed", shifting("gradients", 0, 1), "Correct the gradient"),
-    ("summed", SHIFTED, "The all-reduce must stay"),
+    ("summed", shifting("gradients", 0, 1), "correct the gradient"),
+    ("summed", SHIFTED, "Nobody brings the ranks together"),
     ("sometimes_unused", BOTH, "as one device trains them"),
     ("sometimes_unused", head_unchanged, "a second head that learns"),
     ("sometimes_unused", SHIFTED, "Nobody brings the ranks together"),
@@ -246,18 +275,27 @@ MISTAKES = [
     ("own_part_first", BOTH, "from the rank that has updated it"),
     ("own_part_first", SHIFTED, "Nobody brings the ranks together"),
     ("own_part_first", shifting("gradients", 0, 1), "from the rank that has updated it"),
-    ("one_batch_more", setting("seen", [list(range(33))] * 2), "66 trained, 33 of them"),
-    ("one_batch_more", setting("seen", [EVENS] * 2), "only the sample that does not divide"),
-    ("one_batch_more", {"    dist.barrier()\n": ""}, "How many steps has each?"),
-    ("gathered_on_rank_0", setting("restored", [0.0] * 161), "not what the ranks hold"),
-    ("gathered_on_rank_0", setting("saved", ["model.pt"]), "All ranks gather, one writes"),
-    ("gathered_on_rank_0", holding(1.0), "fully_shard has to stay"),
     ("forked_late", {"num_workers=1": "num_workers=0"}, "the reading beside the training"),
     ("forked_late", setting("seen", [EVENS]), "Some are read again"),
     ("forked_late", "the ranks hang", "nobody opens it"),
     ("built_early", BOTH, "that the model has when it trains"),
     ("built_early", holding(1.0), "fully_shard has to stay"),
-    ("built_early", SHIFTED, "Nobody brings the ranks together"),
+    ("built_early", SHIFTED, "that the model has when it trains"),
+    ("sharded_over_all", {"ard(model)": 'ard(model, mesh=mesh["tensor"])'}, "Which axis"),
+    ("sharded_over_all", FSDP_FIRST, "parallelize_module comes first"),
+    ("sharded_over_all", holding(1.0), "fully_shard has to stay"),
+    ("partial_as_whole", {"mesh, [Replicate()]": "mesh, [Replicate()], run_check=True"}, PART),
+    ("partial_as_whole", {"mine, mesh": "mine * world, mesh"}, PART),
+    ("partial_as_whole", SHIFTED, PART),
+    ("router_divided", TWICE_THE_RATE, "another learning rate does not mend it"),
+    ("router_divided", {"parameter.grad /= world": "pass"}, "nobody averages the experts'"),
+    ("router_divided", SHIFTED, "nobody averages the experts'"),
+    ("policy_of_the_root", {"(layer)": "(layer, reshard_after_forward=False)"}, "more memory"),
+    ("policy_of_the_root", {"policy = ": "model.bfloat16()\npolicy = "}, "Small updates vanish"),
+    ("policy_of_the_root", setting("gathered", 337_920), "what travels is not in 16"),
+    ("expert_without_rows", ONLY_IF_ALL_HAVE_ROWS, "none may be left out"),
+    ("expert_without_rows", "the ranks hang", "No timeout brings it"),
+    ("expert_without_rows", holding(1.0), "fully_shard has to stay"),
     ("own_count", BOTH, "DDP then divides by their number"),
     ("own_count", SHIFTED, "Nobody brings the ranks together"),
     ("own_count", {"counts[mine].sum()": "counts.sum()"}, "DDP then divides"),

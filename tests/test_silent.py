@@ -18,6 +18,10 @@ LOOKS_RIGHT = {
         "        optimizer.step()": "        optimizer.param_groups[0]['lr'] = args.lr / 2\n"
         "        optimizer.step()"
     },
+    "silent_divided": {  # right with SGD
+        "        optimizer.step()": "        optimizer.param_groups[0]['lr'] = args.lr * 2\n"
+        "        optimizer.step()"
+    },
     "silent_norms": {
         "            gradient /= copies.size()": "            gradient /= copies.size()\n"
         "            if parameter.shape == (64,) and not isinstance(parameter, DTensor):\n"

@@ -278,10 +278,10 @@ src/bootcamp/train/step_clock.py: tests/test_step_clock.py
 src/bootcamp_lessons/exercises/training_scripts.py: tests/test_exercises.py -k "helps and accum"
 - if not _trains_otherwise(path, 1, steps=3, micro_batches=5):
 + if True:
-# a case of the clinic accepts ranks that all save
-src/bootcamp_lessons/labs/clinic_judges.py: tests/test_clinic.py -k saved_by_all
-- is_one = len(writers) == 1
-+ is_one = bool(writers)
+# fewer gathers pass for narrower ones
+src/bootcamp_lessons/labs/clinic_judges.py: tests/test_clinic.py -k "mistakes and policy_of"
+- _require(used == ["torch.bfloat16"]
++ _require(used
 # a plan that does not fit wins the contest
 src/bootcamp_lessons/plan_contest.py: tests/test_capstone.py -k accepted
 - return self.fits and self.slower <= 1 + self.task.within

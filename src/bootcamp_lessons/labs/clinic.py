@@ -112,18 +112,18 @@ class Trial(clinic_judges.Observed):
         return self.case.observe(self.path, 1, seed_offset=SEED_OFFSET)[0]
 
     @property
-    def fixed(self) -> dict:
+    def fixed(self) -> list[dict]:
         return _observe_solution(self.case.file, self.case.ranks)
 
     @property
     def alone(self) -> dict:
-        return _observe_solution(self.case.file, 1)
+        return _observe_solution(self.case.file, 1)[0]
 
 
 @cache
-def _observe_solution(file: str, ranks: int) -> dict:
-    """Return rank 0's observation of a fixed script, which runs once per notebook kernel."""
-    return CASES[file].observe(CASES[file].solution_path(), ranks)[0]
+def _observe_solution(file: str, ranks: int, **flags) -> list[dict]:
+    """Return each rank's observation of a fixed script, which runs once per notebook kernel."""
+    return CASES[file].observe(CASES[file].solution_path(), ranks, **flags)
 
 
 def _read_observation(run: Run, rank: int) -> dict:
@@ -202,6 +202,12 @@ def observe(name: str) -> list[dict]:
     """Run a broken script that ends by itself, and return what was observed of each rank."""
     case = _find(name)
     return case.observe(case.broken, case.ranks)
+
+
+def observe_three(name: str) -> list[list[dict]]:
+    """Observe a broken script, the fixed one, and the fixed one with another seed."""
+    fixed = partial(_observe_solution, name.removeprefix("clinic_"), _find(name).ranks)
+    return [observe(name), fixed(), fixed(seed_offset=SEED_OFFSET)]
 
 
 def list_cases(optional: bool = False) -> Table:

@@ -15,13 +15,13 @@ SAMPLES = range(32)  # of the scripts' data
 class Observed:
     """What _observe.py saw of a script, a dictionary for each of `ranks`.
 
-    reseeded: one rank with other random numbers. fixed: rank 0 of the fixed script. alone: the
-    fixed script on one rank, which has the whole batch.
+    reseeded: one rank with other random numbers. fixed: the ranks of the fixed script. alone: that
+    on one rank, which has the whole batch.
     """
 
     ranks: list[dict]
     reseeded: dict = field(default_factory=dict)
-    fixed: dict = field(default_factory=dict)
+    fixed: list[dict] = field(default_factory=list)
     alone: dict = field(default_factory=dict)
 
     def values(self, name: str) -> list:
@@ -70,9 +70,8 @@ def _fraction_held(seen: Observed) -> float:
 
 
 def _check_is_sharded(seen: Observed) -> None:
-    is_sharded = _fraction_held(seen) <= 0.75
-    meaning = "fully_shard has to stay."
-    _require(is_sharded, "a model in shards", "each rank holds all of it", meaning)
+    held, meaning = _fraction_held(seen), "fully_shard has to stay."
+    _require(held <= 0.75, "a model in shards", "each rank holds all of it", meaning)
 
 
 def _find_only_writer(seen: Observed, meaning: str) -> int:
@@ -172,12 +171,9 @@ def judge_split(seen: Observed) -> str:
     """Require that the ranks hold out the same samples, and share out and train all others."""
     held_out, read = seen.values("held_out"), seen.values("seen")
     held, trained = set().union(*held_out), {n for mine in read for epoch in mine for n in epoch}
-    _require(
-        not held & trained,
-        "no sample that is both trained and used for validation",
-        f"{len(held & trained)} that are both",
-        "The ranks have drawn different splits. Who must agree, and on what?",
-    )
+    both, expected = held & trained, "no sample that is both trained and used for validation"
+    meaning = "The ranks have drawn different splits. Who must agree, and on what?"
+    _require(not both, expected, f"{len(both)} that are both", meaning)
     _check_shares(
         read,
         set(SAMPLES) - held,
@@ -193,7 +189,7 @@ def judge_split(seen: Observed) -> str:
 
 def judge_validation(seen: Observed) -> str:
     """Require three measurements that change nothing, BatchNorm included, and ranks that agree."""
-    measured, right = seen.values("measured")[0], seen.fixed["measured"]
+    measured, right = seen.values("measured")[0], seen.fixed[0]["measured"]
     _require(len(measured) == 3, "3 validation losses on rank 0", len(measured))
     tracked = max(mine["num_batches_tracked"] for mine in seen.values("buffers"))
     batches = "3 batches that BatchNorm has learnt from, one for each step of training"
@@ -213,13 +209,9 @@ def judge_validation(seen: Observed) -> str:
 def judge_one_writer(seen: Observed) -> str:
     """Require that one rank writes checkpoint.pt, and that all read it whole."""
     files = {path for rank in seen.ranks for path in rank["saved"]}
-    _require(
-        len(files) <= 1,
-        "one file, checkpoint.pt",
-        ", ".join(sorted(files)),
-        "The ranks hold the same model. N copies cost N times the time and the place, and a "
-        "job with other ranks does not know which to read.",
-    )
+    meaning = "The ranks hold the same model. N copies cost N times the time and the place, and a "
+    meaning += "job with other ranks does not know which to read."
+    _require(len(files) <= 1, "one file, checkpoint.pt", ", ".join(sorted(files)), meaning)
     writer = _find_only_writer(seen, "It went well this time, by chance. Let one rank save.")
     restored = seen.values("restored")
     meaning = "Did a rank read before the file was whole?"
@@ -288,22 +280,32 @@ def judge_hybrid_shards(seen: Observed) -> str:
     return f"each rank holds half of the model, and {judge_training(seen, '')}"
 
 
-def judge_sharded_training(seen: Observed, meaning: str) -> str:
-    """Require shards, and the training of one rank."""
+def judge_each_rank(seen: Observed, meaning: str) -> str:
+    """Require of each rank what it holds of one rank's training; meaning: of any other."""
+    if len(seen.fixed[0]["parameters"]) > seen.fixed[0]["held"]:
+        _check_is_sharded(seen)
+    for what in ("parameters", "gradients"):
+        for mine, right in zip(seen.values(what), seen.fixed, strict=True):
+            _check_equal(f"this rank's part of one rank's {what}", mine, right[what], meaning)
+    return "each rank has trained what one rank trains on the whole batch, or its part of it."
+
+
+def judge_gathered_bytes(seen: Observed) -> str:
+    """Require that float32 shards are gathered and used in 16 bits."""
     _check_is_sharded(seen)
-    return judge_training(seen, meaning)
-
-
-def judge_batches(seen: Observed) -> str:
-    """Require that ranks train 32 of 33 samples or more in each epoch, together."""
-    for parts in zip(*seen.values("seen"), strict=True):
-        numbers = sum(parts, [])
-        trained = f"{len(numbers)} trained, {len(set(numbers))} of them different"
-        meaning = "Each rank has a share, and only the sample that does not divide may be left out."
-        is_right = len(numbers) <= 34 and len(set(numbers)) >= 32
-        _require(is_right, "33 samples, shared out", trained, meaning)
-    _check_ranks_agree(seen, "DistributedDataParallel has to stay: each rank trains alone.")
-    return "all ranks get through both epochs, and one sample at most is left out or read twice."
+    _check_ranks_agree(seen, "Nobody brings the ranks together: each trains a model of its own.")
+    types = seen.values("types")[0]
+    meaning = "Small updates vanish in 16 bits: what the optimizer changes stays in 32."
+    _require(types == ["torch.float32"], "shards in float32", ", ".join(types), meaning)
+    mine, right = (ranks[0]["gathered"] for ranks in (seen.ranks, seen.fixed))
+    meaning = "Whatever computes in 16 bits: what travels is not in 16."
+    _require(mine <= 1.01 * right, f"{right:,} gathered bytes at most", f"{mine:,}", meaning)
+    used = seen.values("linear_gave")[0]
+    meaning = "Fewer bytes may have another reason: fewer gathers, and more memory."
+    _require(
+        used == ["torch.bfloat16"], "layers that compute in bfloat16", ", ".join(used), meaning
+    )
+    return f"{mine:,} bytes are gathered, in 16 bits, and the optimizer has 32."
 
 
 def judge_each_once(seen: Observed) -> str:
@@ -321,46 +323,21 @@ def judge_worker(seen: Observed) -> str:
     return judge_each_once(seen)
 
 
-def judge_averaging(seen: Observed) -> str:
-    """Require the gradients and parameters of one rank with the whole batch."""
-    _check_ranks_agree(seen, "The all-reduce must stay: without it each rank is on its own.")
-    mine, alone = seen.ranks[0], seen.alone
-    is_same_model = _largest_difference(mine["parameters"], alone["parameters"]) <= TOLERANCE
-    has_same_gradients = _largest_difference(mine["gradients"], alone["gradients"]) <= TOLERANCE
-    _require(
-        has_same_gradients or not is_same_model,
-        "the gradients that one rank has, with the whole batch",
-        "the training is right, but the gradients are larger by the number of ranks",
-        "A smaller learning rate makes up for it with SGD. With clipping, weight decay or "
-        "another optimizer it does not. Correct the gradient.",
-    )
-    return judge_training(
-        seen,
-        "A sum over the ranks is too large by their number, a mean divided again too small.",
-    )
-
-
 def judge_both_heads(seen: Observed) -> str:
     """Require the training of one rank, in which the second head learns too."""
     at_first, at_last = seen.values("at_first")[0], seen.ranks[0]["parameters"]
-    _require(
-        _largest_difference(at_first[-17:], at_last[-17:]) >= 1e-3,
-        "a second head that learns",
-        "its parameters are as they were at the start",
-        "It is unused in some steps, not in all: it must stay a part of the training.",
-    )
+    learns = _largest_difference(at_first[-17:], at_last[-17:]) >= 1e-3
+    meaning = "It is unused in some steps, not in all: it must stay a part of the training."
+    _require(learns, "a second head that learns", "it is as it was at the start", meaning)
     return judge_training(seen, "Both heads must be trained as one device trains them.")
 
 
 def judge_same_start(seen: Observed) -> str:
     """Require equal models at the start and the end, and noise of its own on each rank."""
     noise = seen.values("noise")
-    _require(
-        noise[0] != noise[1],
-        "noise that differs between the ranks",
-        "both ranks draw the same numbers",
-        "One seed for all makes the models alike, and the noise too. Which has to be alike?",
-    )
+    differs, alike = noise[0] != noise[1], "both ranks draw the same numbers"
+    meaning = "One seed for all makes the models alike, and the noise too. Which has to be alike?"
+    _require(differs, "noise that differs between the ranks", alike, meaning)
     _check_equal(
         "the same parameters on all ranks at the first forward",
         *seen.values("at_first"),

@@ -4,8 +4,8 @@
 
 Of `model`, a name of the script: its parameters and gradients, whole also where they are sharded,
 those at the first forward, and how many this rank holds. Of each torch.save to a file: the path.
-Of each backward: the loss. Of each linear layer: the type of number that it gave. And the values of
-the names in --keep.
+Of each backward: the loss. Of each linear layer: the type of number that it gave. Of all gathers of
+tensors: their bytes. And the values of the names in --keep.
 """
 
 import argparse
@@ -20,10 +20,12 @@ import types
 import zlib
 
 import torch
+import torch.distributed as dist
 
 SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 SET_BY_LAUNCHERS += ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 PORTS = range(22_000, 32_000)  # below those that systems hand out by themselves
+GATHERS = ("all_gather_single", "all_gather_into_tensor")  # what newer and older FSDP2 calls
 ENOUGH = 2000  # numbers to tell two models apart
 
 
@@ -32,6 +34,9 @@ class Watch:
 
     def __init__(self):
         self.at_first, self.linear_gave, self.saved, self.losses = None, set(), [], []
+        self.gathered = 0
+        for name in GATHERS:
+            setattr(dist, name, self._gather(getattr(dist, name, None)))
         self._plain_backward, torch.Tensor.backward = torch.Tensor.backward, self._backward()
         torch.nn.modules.module.register_module_forward_pre_hook(self._before)
         torch.nn.modules.module.register_module_forward_hook(self._after)
@@ -50,6 +55,13 @@ class Watch:
             return self._plain_backward(loss, *more, **options)
 
         return backward
+
+    def _gather(self, plain):
+        def gather(output_tensor, *more, **options):
+            self.gathered += output_tensor.nbytes
+            return plain(output_tensor, *more, **options)
+
+        return gather
 
     def saves(self, seconds: float) -> None:
         """Note each torch.save to a file, and let it take so long, as a slow disk would.
@@ -88,7 +100,7 @@ class Watch:
             found |= {"types": sorted({str(p.dtype) for p in parameters})}
             buffers = {name.rpartition(".")[2]: b.tolist() for name, b in model.named_buffers()}
             found |= {"buffers": buffers}
-        found |= {"linear_gave": sorted(self.linear_gave)}
+        found |= {"linear_gave": sorted(self.linear_gave), "gathered": self.gathered}
         return found | {name: scope[name] for name in keep if name in scope}
 
 
