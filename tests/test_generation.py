@@ -1,7 +1,8 @@
-"""Lesson 11 on one and on several devices: the cache of keys and values, and two ways to serve."""
+"""Lesson 11: the cache of keys and values, a language model that is served, two ways to serve."""
 
 import contextlib
 import dataclasses
+import types
 from argparse import Namespace
 
 import pytest
@@ -12,6 +13,7 @@ from bootcamp.costs import model_shapes
 from bootcamp.paths import SRC
 from bootcamp.train import data, models
 from bootcamp_lessons import generation
+from serve import language_model
 
 TOKEN_BYTES = 2 * 6 * 64 * 4  # keys and values, layers, width, bytes of a float32
 
@@ -58,6 +60,66 @@ def test_proof_of_generation_rejects_other_bytes_and_scores(model):
             generation.prove(dataclasses.replace(plain, scores=scores), plain)
     with pytest.raises(ValueError, match="behind the same prompt"):
         generation.prove(dataclasses.replace(plain, prompt=b"class "), plain)
+
+
+FEW = {"blocks": language_model.ROOM // 3}
+SERVINGS = {
+    "static": {"continuous": False},
+    "continuous": {},
+    "reserved": FEW | {"reserve": language_model.PROMPT + language_model.LONGEST},
+    "few blocks": FEW,
+    "prefixes": FEW | {"share": True},
+    "a draft": FEW | {"draft": 1},
+    "a draft that is right": {"draft": 2},
+}
+HOLD = "block = self.free.popleft()"
+WRONG = {  # what a serving does wrong: a line of the program, and what stands in its place
+    "static: padding is read": ("<= position[:, None", "<= 1000 + 0 * position[:, None"),
+    "continuous: padding overwrites a text": ("slot = slot * own", "slot = slot"),
+    "few blocks: a table forgets one": ("[one.table for", "[one.table[1:] + one.table[:1] for"),
+    "few blocks: one has two texts": (HOLD, f"{HOLD} // 2 * 2"),
+    "few blocks: what was put back counts as read": ("[], 0", "[], request.kept"),
+    "prefixes: a hash without what stands before": ("hash((piece, *", "hash((0, *"),
+    "prefixes: a block is freed that another text has": ("-= 1", "= 0"),
+    "a draft: one byte too many is accepted": ("best[: right + 1]", "best[: right + 2]"),
+    "a draft: a wrong guess stays in the cache": ("len(request.ids) - 1", "len(request.ids)"),
+}
+
+
+def serve(way, module=language_model):
+    """Serve prompts that begin alike, but every second one's first blocks have another order."""
+    large, how = module.build(layers=2), dict(SERVINGS[way])
+    requests = module.make_requests()[:16]
+    for one in requests[::2]:
+        one.prompt = one.prompt[8:16] + one.prompt[:8] + one.prompt[16:]
+    if layers := how.pop("draft", None):
+        how["draft"] = module.Draft(torch.nn.Sequential(*large[: 1 + layers], large[-1]))
+    count = module.serve(large, requests, **how)
+    return [module.is_the_models(large, one) for one in requests], count, requests
+
+
+@pytest.mark.parametrize("way", SERVINGS)
+def test_text_is_the_models_alone_byte_for_byte_however_it_is_served(way):
+    same, count, requests = serve(way)
+    assert all(same)
+    assert len({bytes(one.text) for one in requests if one.length > 3}) > 10, "too much alike"
+    assert bool(count["put back"]) == (way in ("few blocks", "prefixes", "a draft"))
+    read = sum(len(one.prompt) for one in requests)
+    assert count["read in prefills"] == read if not count["put back"] else True
+    if "draft" in way:
+        right = count["bytes of them"] / count["text passes"]
+        assert right == 5 if way == "a draft that is right" else 1 < right < 4
+
+
+@pytest.mark.rejects(*WRONG)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_proof_of_served_text_rejects_a_server_that(wrong):
+    old, new = WRONG[wrong]
+    program = (SRC / "serve" / "language_model.py").read_text()
+    assert program.count(old) == 1
+    module = types.ModuleType("wrong")
+    exec(program.replace(old, new), module.__dict__)
+    assert not all(serve(wrong.partition(":")[0], module)[0])
 
 
 def test_token_of_llama_3_70b_takes_320_kibibytes():

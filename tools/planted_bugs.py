@@ -252,10 +252,10 @@ src/bootcamp/serving/batcher.py: tests/test_serving.py -k "broken_versions and c
 src/serve/triton_model.py: tests/test_export.py -k instances_on_a_gpu
 - args['model_instance_device_id']
 + 0
-# an exported file has numbers of 16 bits
-src/serve/consolidate.py: tests/test_export.py -k becomes_one_file
-- {name: tensor.contiguous() for
-+ {name: tensor.bfloat16().contiguous() for
+# a block of a prompt is found whatever stands before it
+src/serve/language_model.py: tests/test_generation.py -k "byte_for_byte and prefixes"
+- hash((piece, *
++ hash((0, *
 # each rank starts from parameters of its own
 src/bootcamp/train/models/__init__.py: tests/test_equality.py -k "trains and fsdp and x2"
 - torch.manual_seed(args.seed * 1_000_003 + position)

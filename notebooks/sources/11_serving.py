@@ -1,16 +1,16 @@
 # %% [markdown]
 # # 11 Serving
 #
-# **90 minutes**, on any machine, after lesson 07b; the *(optional)* part takes another 10, and uses
-# what 06b explains. There NVIDIA's Triton Inference Server (not the kernel language Triton) needs
-# Linux and `make triton`; elsewhere it shows what was recorded. Everything runs on CPU cores.
+# **90 minutes**, on any machine, after lesson 07b; the *(optional)* parts take another 20, and the
+# last uses what 06b explains. There NVIDIA's Triton Inference Server (not the kernel language
+# Triton) needs Linux and `make triton`; elsewhere it shows what was recorded. All of it runs on CPU
+# cores.
 #
 # After this lesson you can turn a checkpoint in parts into one file, export the model and prove
 # that the export computes the same, serve it in batches, measure a server without deceiving
 # yourself, say what bounds a language model's tokens per second, and what clients see when a part
 # of the server fails.
-
-# %% [markdown]
+#
 # ## The question
 #
 # Training ends with a checkpoint in parts, which the training script can read. Now somebody wants
@@ -77,8 +77,7 @@ plots.show(diagrams.pause())
 # In the closed loop the client stops when the server stops. So nearly all of its requests are sent
 # while all is well, and the slow ones are missing from the statistics. Gil Tene named this
 # **coordinated omission**.
-
-# %% [markdown]
+#
 # ## Predict
 #
 # Four ranks saved this checkpoint of a float32 model, trained with AdamW.
@@ -127,9 +126,10 @@ display(guess_instances, guess_batches)
 
 # %% [markdown]
 # Now a language model, Llama 3 8B in bfloat16 on an H100, which reads 3.35 TB of its memory in a
-# second. And eight places in a batch, for 48 texts of 1 to 98 bytes, 28 on average: all places are
+# second. And eight places in a batch, for 48 texts of 1 to 56 bytes, 14 on average: all places are
 # filled together, and again when the longest text is complete (**static** batching), or each is
-# given to the next request as soon as its text is complete (**continuous batching**).
+# given to the next request as soon as its text is complete (**continuous batching**). An open loop
+# asks for 70 % of what the latter can answer.
 
 # %%
 guess_decode = predict(
@@ -139,7 +139,7 @@ guess_decode = predict(
 )
 guess_static = predict(
     "serving_static",
-    "How many times as many steps does static batching take as continuous?",
+    "How many times as long does the median request wait for its first byte with static batching?",
     unit="times",
 )
 display(guess_decode, guess_static)
@@ -389,44 +389,49 @@ Table(rows, "Llama 3 8B on an H100, 8,192 tokens in each cache: at best, by form
 
 # %% [markdown]
 # So a batch is nearly free while the caches weigh little beside the weights, and no place in it
-# should be empty. This scheduler, on the course's GPT, has both kinds of batching; they differ in
-# one condition:
+# should be empty. The scheduler of `src/serve/language_model.py`, 60 lines on the course's GPT, has
+# both kinds of batching; they differ in one condition:
 
 # %%
-SCHEDULER = SRC / "snippets/continuous_batching.py"
-excerpts.piece(SCHEDULER, "while waiting or running:", "    return steps")
+import sys
+
+import torch
+
+sys.path.append(str(SRC))
+from serve import language_model as lm
+
+excerpts.piece(SRC / "serve/language_model.py", "# 1. Requests", "        # 2.")
 
 # %%
-printed = run_command(["python", str(SCHEDULER)]).splitlines()
-static, continuous = batching = [json.loads(line) for line in printed if line[0] == "{"]
-assert max(row.pop("apart") for row in batching) < 1e-5, "another text than the model's"
-print(guess_static.score(static["decode steps"] / continuous["decode steps"]))
-Table(batching, "8 places, on one core; every byte is the one that the model alone chooses")
+torch.set_num_threads(1)
+large, small = lm.build(layers=3, steps=100), lm.build(layers=1, steps=100)  # small: for later
+at_once = lm.measure(large)
+FIRST, rate = "first byte, ms, p50", 0.7 * at_once["requests/s"]
+static, continuous = (lm.measure(large, rate, continuous=each) for each in (False, True))
+print(guess_static.score(static[FIRST] / continuous[FIRST]))
+columns = ("decode steps", FIRST, "first byte, ms, p99", "ms for each further byte, p50")
+batching = {"static": static, "continuous": continuous}
+rows = [{"batching": name, **{c: row[c] for c in columns}} for name, row in batching.items()]
+Table(rows, "8 places, one core; every byte is the one that the model alone chooses")
 
 # %%
-claim.larger(
-    "serving_static_steps",
-    "Static batching takes over one and a half times as many steps for the same texts.",
-    static["decode steps"],
-    continuous["decode steps"],
-    by=1.5,
-    kind="count",
-    supported="Its places wait, empty, for the longest text of their batch.",
+claim.faster(
+    "serving_continuous",
+    "Under one open load, continuous batching brings the first byte over twice as soon.",
+    lambda: lm.measure(large, rate)[FIRST],
+    lambda: lm.measure(large, rate, continuous=False)[FIRST],
+    by=2,
+    seconds=25,
+    names=("continuous batching", "static batching"),
+    supported="Static batching's places wait, empty, for the longest text of their batch.",
 )
 
 # %% [markdown]
-# The first token comes sooner as well, since requests wait less for a place. A further token may
-# come later: each newcomer's prefill holds up all others. Servers such as vLLM, SGLang and
-# TensorRT-LLM do more:
-#
-# | | what it changes |
-# |---|---|
-# | paged cache | keys and values in blocks, taken as needed: no room is kept for texts to come |
-# | prefix caching | requests that begin alike share those blocks, and the prefill |
-# | chunked prefill | a long prompt is read in pieces between decode steps |
-# | FP8 or 4-bit weights | half or a quarter of the weights' bytes; compare the answers |
-# | speculative decoding | a small model proposes tokens, the large one checks them in one step |
-# | prefill and decode on GPUs of their own | neither holds up the other; the cache is sent over |
+# A further byte may come later than alone: each newcomer's prefill holds up all others. Servers
+# such as vLLM, SGLang and TensorRT-LLM do more. **Chunked prefill** reads a long prompt in pieces
+# between decode steps. Weights in FP8 or 4 bits are half or a quarter of the bytes (compare the
+# answers). Prefill and decode on GPUs of their own hold each other up no more, and send the cache.
+# An optional part below has the rest.
 #
 # They read `safetensors`, a `config.json` that names an architecture which the server knows (the
 # course's GPT is none), and a tokenizer. For a fine-tuned model, from the documentation of
@@ -445,8 +450,7 @@ claim.larger(
 # ```
 #
 # The last line is an open loop, and prints both latencies.
-
-# %% [markdown]
+#
 # ## Prove it
 #
 # Every file is compared with the eager model, at batches and lengths that the export has not seen.
@@ -489,16 +493,8 @@ from bootcamp_lessons.labs import export_lab
 excerpts.source(export_lab.LengthBranch, export_lab.ContentBranch)
 
 # %%
-export_lab.trace_one_branch()
-
-# %%
-export_lab.freeze_sizes()
-
-# %%
-export_lab.forget_eval()
-
-# %%
-export_lab.keep_ddp_prefix()
+display(export_lab.trace_one_branch(), export_lab.freeze_sizes())
+display(export_lab.forget_eval(), export_lab.keep_ddp_prefix())
 
 # %% [markdown]
 # ### A server under load, and one thing that fails
@@ -544,6 +540,94 @@ FIVE = ("JSON that is cut off", "another datatype", "too long", "a byte of 256",
 Table([row for row in refused if row["what is wrong"] in FIVE], "What the client is told")
 
 # %% [markdown]
+# ## Blocks, prefixes and a draft (optional)
+#
+# Nobody knows how long an answer will be, so a cache in one piece reserves room for the longest. A
+# **paged** cache has **blocks**, here of 8 bytes of text, taken as needed; a table for each request
+# says which. If none is free, the newest request is put back, and read again later.
+#
+# Prompts that begin alike can **share** blocks, and their prefill; here 48 begin with the same 40
+# bytes. And in **speculative decoding** a small model, the **draft**, guesses, here four bytes. The
+# large one reads them in one pass, and keeps what it would have chosen, and one byte of its own.
+
+# %%
+reserved = lm.PROMPT + lm.LONGEST
+guess_filled = predict(
+    "serving_filled",
+    f"Room for {reserved} bytes is reserved for each request. What percentage do the texts fill?",
+    unit="%",
+)
+guess_draft = predict(
+    "serving_draft",
+    "The draft has one of three blocks, and is mostly right. How many times as fast is it here?",
+    unit="times",
+)
+display(guess_filled, guess_draft, excerpts.source(lm.pieces, lm.Cache.find))
+
+# %%
+few = {"blocks": lm.ROOM // 3}
+ways = {
+    "blocks for all": {},
+    "a third of them": few,
+    "a third, reserved": {**few, "reserve": reserved},
+}
+ways |= {"shared prefixes": {"share": True}, "a draft": {"draft": lm.Draft(small)}}
+served = {way: lm.measure(large, **how) for way, how in ways.items()}
+for row in served.values():
+    row["filled, %"] = 100 * row["filled"] / row["held"]
+    row["bytes in a pass"] = row["bytes of them"] / row["text passes"]
+alone, paged, whole, shared, draft = served.values()
+print("filled:", guess_filled.score(whole["filled, %"]))
+print("draft:", guess_draft.score(draft["requests/s"] / alone["requests/s"]))
+columns = ("decode steps", "read in prefills", "filled, %", "bytes in a pass", "requests/s")
+rows = [{"cache": way, **{c: row[c] for c in columns}} for way, row in served.items()]
+Table(rows, "All requests come at once; the same texts, byte for byte")
+
+# %%
+display(
+    claim.larger(
+        "serving_reserved_steps",
+        "In the same memory, reserving takes over twice as many steps.",
+        whole["decode steps"],
+        paged["decode steps"],
+        by=2,
+        kind="count",
+    ),
+    claim.at_most(
+        "serving_shared_prefix",
+        "Once the first eight are read, no prompt's first 40 bytes are read again.",
+        shared["read in prefills"],
+        alone["read in prefills"] - (lm.REQUESTS - lm.PLACES) * lm.PREFACE,
+        kind="count",
+    ),
+    claim.larger(
+        "serving_draft_steps",
+        "The draft saves over half of the large model's steps.",
+        alone["decode steps"],
+        draft["decode steps"],
+        by=2,
+        kind="count",
+    ),
+)
+each = draft["bytes in a pass"]
+rows = [{"": "alone", "weights read": 3, "computed": 3}]
+rows.append({"": "with the draft", "weights read": (4 + 3) / each, "computed": (4 + 5 * 3) / each})
+Table(rows, "Blocks of the models for each byte of text")
+
+# %% [markdown]
+# So a draft pays where *reading* weights takes the time: on a GPU, with few requests. A core, or a
+# large batch, is short of arithmetic, and a draft adds to it. A bad draft costs more, and changes
+# no text either.
+#
+# | | its paper | in vLLM 0.33 |
+# |---|---|---|
+# | continuous batching | Orca | always; places: `--max-num-seqs` |
+# | blocks | PagedAttention: before it 20 to 38 % of a cache held tokens | always; `--block-size` |
+# | shared prefixes | PagedAttention, for known ones | by default; `--no-enable-prefix-caching` |
+# | a draft | Leviathan et al. | `--speculative-config`, with `"method": "draft_model"` |
+#
+# In 16 bits a batch of another size rounds otherwise, so texts may differ; float64 hides it here.
+#
 # ## Triton, and several devices (optional)
 #
 # ### Triton
@@ -604,25 +688,24 @@ Table(ways, "Two CPU ranks, one core each, against one process")
 # pipeline halves the parameters on each device, and makes no request faster, since each passes
 # through all stages. Copy a model that fits, cut one that does not. (Tensor parallelism, lesson
 # 06c, can make a single request faster, on links that are fast enough.)
-
-# %% [markdown]
+#
 # ## Exercises
 #
-# ### First: names
+# ### First: what is accepted?
 #
-# A state dict saved from a DDP-wrapped model names its parameters `module.head.weight`.
-# `plain_names(state)` returns a dictionary with the names of the plain model.
+# A draft has guessed k bytes, and `best` has the large model's k + 1: the likeliest behind the text
+# and behind each guess. `accept(guesses, best)` returns the bytes to add, all that one pass proves.
 
 # %%
 from bootcamp import exercise
 
 
-def plain_names(state):
-    # your turn: return a dictionary
+def accept(guesses, best):
+    # your turn: return a list of bytes
     ...
 
 
-print(exercise.check("plain_names", plain_names))
+print(exercise.check("accept", accept))
 
 # %% [markdown]
 # ### Second: is it the same model?
@@ -658,7 +741,7 @@ def requests_that_fit(gpu_gb, billions, layers, query_heads, kv_heads, head_widt
 print(exercise.check("requests_that_fit", requests_that_fit))
 
 # %% [markdown]
-# `exercise.solution("plain_names")`, `exercise.solution("same_model")` and
+# `exercise.solution("accept")`, `exercise.solution("same_model")` and
 # `exercise.solution("requests_that_fit")` show solutions.
 #
 # ## When to use it and when not
@@ -695,8 +778,8 @@ print(exercise.check("requests_that_fit", requests_that_fit))
 # - Y. Leviathan et al.: *Fast Inference from Transformers via Speculative Decoding*,
 #   arXiv:2211.17192; A. Agrawal et al.: *Sarathi-Serve*, arXiv:2403.02310 (chunked prefill); Y.
 #   Zhong et al.: *DistServe*, arXiv:2401.09670 (prefill and decode apart).
-# - vLLM documentation: `vllm serve`, `vllm bench serve`, *Automatic Prefix Caching*. NVIDIA, *H100*
-#   data sheet.
+# - vLLM documentation, 0.33.0: `vllm serve`, `vllm bench serve`, *Automatic Prefix Caching*,
+#   *Speculative Decoding*. NVIDIA, *H100* data sheet.
 # - KServe: *Open Inference Protocol*; NVIDIA: *Triton Inference Server* documentation, *Model
 #   Configuration* and the README of its PyTorch backend.
 # - PyTorch documentation: *torch.export*, *AOTInductor*, *torch.onnx*.

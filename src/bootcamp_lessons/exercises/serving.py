@@ -1,4 +1,4 @@
-"""Exercises of lesson 11: names of a DDP checkpoint, faithful exports, requests that fit."""
+"""Exercises of lesson 11: a draft's right guesses, faithful exports, requests that fit."""
 
 from dataclasses import dataclass
 
@@ -8,28 +8,33 @@ from bootcamp.classroom.tasks import FunctionTask
 
 
 @FunctionTask.from_solution(
-    hint="Only the beginning of a name is DDP's, and only where it is there.",
-    stronger='str.removeprefix("module.") takes it off once, at the beginning, if it is there; '
-    "str.lstrip takes a set of letters instead.",
+    hint="Behind a wrong guess nothing is proved. What is known behind the last right one?",
+    stronger="Count how many guesses are right, from the first on: guesses[0] should be best[0]. "
+    "Behind the last right one the large model's own byte is known as well: one more.",
     cases=(
-        ({"module.head.weight": [1.0, 2.0], "module.head.bias": [0.5]},),
-        ({"module.embedding.byte.weight": [1.0], "module.up.weight": [2.0]},),
-        ({"module.encoder.module.weight": [3.0]},),
-        ({"head.weight": [1.0, 2.0], "head.bias": [0.5]},),
+        ([7, 8, 9], [7, 8, 9, 4]),
+        ([7, 8, 9], [7, 5, 9, 4]),
+        ([7, 8, 9], [1, 8, 9, 4]),
+        ([], [3]),
     ),
     mistakes={
-        ("removeprefix", "lstrip"): "lstrip takes off letters, any of m, o, d, u, l, e and the "
-        "dot, as long as it finds one: embedding becomes bedding.",
-        ('name.removeprefix("module.")', 'name.replace("module.", "")'): "replace takes module. "
-        "out of the middle too, where it is a part of the model's own.",
-        ('name.removeprefix("module.")', 'name[len("module.") :]'): "Some names have no prefix.",
-        (lambda state: dict(state)): "These names fit no parameter of the model. load_state_dict "
-        "raises for them, and with strict=False it loads nothing and says nothing.",
+        ("[: right + 1]", "[:right]"): "The byte behind the last right guess is the large model's "
+        "own. Without it a pass whose first guess is wrong adds nothing, and the text never ends.",
+        ("[: right + 1]", "[: right + 2]"): "One too many: it follows a guess that is wrong.",
+        ("best[: right + 1]", "(guesses[: right + 1] or best)[: right + 1]"): "The first wrong "
+        "guess is not what the large model chooses.",
+        ("right < len(guesses) and guesses[right] == best[right]", "right < len(guesses)"): "You "
+        "accept without a look. What follows a wrong guess answers another text.",
+        (lambda guesses, best: [g for g, b in zip(guesses, best, strict=False) if g == b]): "A "
+        "guess behind a wrong one may agree by chance; it belongs to another text.",
     },
 )
-def plain_names(state):
-    """Return a DDP state dict with the model's own parameter names."""
-    return {name.removeprefix("module."): value for name, value in state.items()}
+def accept(guesses, best):
+    """Return the large model's bytes: the right guesses, and the one that follows them."""
+    right = 0
+    while right < len(guesses) and guesses[right] == best[right]:
+        right += 1
+    return best[: right + 1]
 
 
 EXAMPLE_LENGTH = 8  # of the made-up exports
