@@ -15,8 +15,10 @@ from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.plans import Plan
 from bootcamp.experiments import equality
+from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import sharding_tables
+from bootcamp_lessons import excerpts, sharding_tables
+from snippets import ranks_without_ranks
 
 ADAMW = {**PROOF, "optimizer": "adamw"}
 KNOWN = ("accumulate", "activation_checkpointing", "ddp", "zero1", "zero", "fsdp", "hsdp", "tp")
@@ -132,26 +134,35 @@ def test_collectives_by_kind_and_size_are_those_of_the_formulas(keep_gathered):
     assert run.collective_counts() != traffic.fsdp_calls(model, other)
 
 
-IMPORT = "import torch.distributed as dist"
-INIT = "dist.init_process_group(context.backend, timeout=context.timeout)"
-STORE = "from torch.testing._internal.distributed.fake_pg import FakeStore"
-ENVIRONMENT = 'import os\nos.environ["WORLD_SIZE"] = "{0}"'
-FAKE = 'dist.init_process_group("fake", rank=0, world_size={0}, store=FakeStore())'
-
-
 @pytest.mark.parametrize(
     ("script", "count", "flags"),
     [("fsdp", 100, {}), ("fsdp_tp", 64, {"mesh": "16x4"})],
 )
 def test_bytes_are_right_on_meshes_larger_than_this_machine(script, count, flags):
     """Rank 0 of ranks that are not there."""
-    changes = {IMPORT: f"{IMPORT}\n{STORE}\n{ENVIRONMENT}".format(count), INIT: FAKE.format(count)}
+    changes = ranks_without_ranks.changes(count)
     fake = variant(script, f"{script}_of_{count}_ranks", changes)
     run = trained(fake, 1, steps=2, global_batch=count, **flags)
     (record,) = run.ranks
     assert record["world_size"] == count
     config = {**run.config, "strategy": script, "processes": count}
     assert differences([{**record, "sent_bytes_per_step": None}], *plans.of_run(config)) == []
+
+
+def test_local_tensors_have_the_losses_of_real_ranks_and_miss_a_rank_that_waits():
+    """Lesson 08c shows these rows, and those of fake ranks."""
+    program = SRC / "snippets" / "ranks_without_ranks.py"
+    local, real = (
+        excerpts.parse_printed(trained(program, ranks, **how))
+        for ranks, how in ((1, {"how": "local"}), (4, {}))
+    )
+    found = ranks_without_ranks.compare(local, local, local, real)
+    said = [(row["local, 4 ranks"], row["real, 4 ranks"]) for row in found]
+    assert said[2:4] == [("raises", "raises")] * 2
+    assert said[4] == (said[0][0], "one waits in vain")
+    for right, other in zip(local[:2], real[:2], strict=True):
+        assert right["loss"] == pytest.approx(other["loss"], abs=1e-5)
+    assert local[1]["loss"] < local[0]["loss"] - 1e-3, "a sum steps further than a mean"
 
 
 @pytest.mark.parametrize(

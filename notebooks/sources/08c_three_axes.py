@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 08c Three axes at once: would you notice a bug?
 #
-# **70 minutes**, on any machine, after lessons 06b, 06c and 08. The ranks are CPU cores, even where
-# there are GPUs. Eight of them share your cores, so this lesson proves and counts, and claims
-# nothing about speed.
+# **70 minutes**, on any machine, after lessons 06b, 06c and 08; sections marked (optional) are not
+# included. The ranks are CPU cores, even where there are GPUs. Eight of them share your cores, so
+# this lesson proves and counts, and claims nothing about speed.
 #
 # After this lesson you can lay out a mesh of three axes and say what each rank holds and sends
 # along each of them, shard the stages of a pipeline, and find bugs of composed strategies that
@@ -163,18 +163,14 @@ if tensor and data:
     print(guess_sent.score(tensor / data))
 display(sent)
 plots.show(plots.throughput(one_process, *alone.values(), run))
-claim.equal(
-    "axes_sent_alone",
-    "Along each axis alone a rank sends what the formula says.",
-    *sharding_tables.find_largest_difference(sent),
-    within=0.05,
+display(
+    claim.equal(
+        "axes_sent_alone",
+        "Along each axis alone a rank sends what the formula says.",
+        *sharding_tables.find_largest_difference(sent),
+        within=0.05,
+    )
 )
-
-# %% [markdown]
-# Composed, the axes help each other: two copies halve the tokens of each tensor group, and a stage
-# has half of the gradients.
-
-# %%
 claim.equal(
     "axes_sent_together",
     "On eight ranks a rank sends the sum of the three formulas.",
@@ -183,6 +179,9 @@ claim.equal(
 )
 
 # %% [markdown]
+# Composed, the axes help each other: two copies halve the tokens of each tensor group, and a stage
+# has half of the gradients.
+#
 # ### Shards in the stages
 #
 # On four ranks, each stage is sharded over its two copies. Between steps a rank holds half of half
@@ -290,6 +289,59 @@ rows = [row for row in means if row["way"] in ("FSDP2", "pipeline")]
 Table(rows, "Parameters against one process, relative to their way; the reported loss")
 
 # %% [markdown]
+# ## Ranks without ranks (optional)
+#
+# One process can try a mesh. In torch's **fake process group** (`torch.testing`) it is one rank of
+# 128: it builds that rank's part, and a collective gives back what the rank has itself. **Local
+# tensor mode** (`torch.distributed._local_tensor`, private) keeps all ranks' tensors in one process
+# and computes the collectives.
+
+# %%
+guess_fake = predict(
+    "axes_found_by_a_fake",
+    "Four mistakes in a program, data x tensor: gradients summed and not averaged, a model with "
+    "two heads over four tensor ranks, a mesh that leaves out a quarter of the ranks, a last loss "
+    "that rank 0 alone adds up. How many raise an error in a fake run as rank 0 of 128?",
+    unit="mistakes",
+)
+guess_fake
+
+# %%
+import sys
+
+from bootcamp.paths import SRC
+
+sys.path.append(str(SRC))
+from snippets import ranks_without_ranks as without
+
+changes = {**without.changes(128), **without.add_replicas()}
+of_128 = sharding_tables.make_counting_script("fsdp_tp", changes, "fsdp_tp_of_128_ranks")
+display(script_diff(of_128, parent="fsdp_tp"))
+how = {"device": "cpu", "quiet": True}
+tried = launch(of_128, 1, mesh="2x16x4", global_batch=128, steps=3, **how)
+print("Losses:", [f"{loss:.3f}" for loss in tried.losses])
+claim.equal(
+    "axes_of_128_ranks",
+    "Rank 0 of 2 x 16 x 4 ranks, replicas x shards x tensor, would send what the formulas say.",
+    *without.sent_bytes(tried, shard=16, tensor=4),
+    within=0.01,
+)
+
+# %%
+program = excerpts.SNIPPETS / "ranks_without_ranks.py"
+runs = [launch(program, 1, how="fake", rank=rank, world=128, **how) for rank in (0, 127)]
+runs += [launch(program, 1, how="local", **how), launch(program, 4, **how)]
+found = without.compare(*map(excerpts.parse_printed, runs))
+display(guess_fake.score(sum(row["fake, rank 0"] == "raises" for row in found), within=0))
+Table(found, "What shows each mistake: two fake ranks of 128, four local ones, four real ones")
+
+# %% [markdown]
+# A fake rank has the right shapes and bytes. Its loss is a part, and who does not know the right
+# one sees nothing, so compare two ranks' calls. Local ranks compute what real ones do, but all go
+# the same way at `if rank == 0`: only real ranks wait. The fake group receives nothing, which a
+# pipeline does not survive. Local tensor mode refuses FSDP2 (`resize_() on an invalid python
+# storage`), DDP and `shares[rank]`.
+#
 # ## Exercises
 #
 # Find the six bugs and fix them. Each is a copy of `_train_3d.py` or `_train_fsdp_pp.py`; its first
