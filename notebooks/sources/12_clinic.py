@@ -478,9 +478,10 @@ rows = []
 for name, (instrument, read) in INSTRUMENTS.items():
     seen = clinic.observe_three(f"clinic_{name}")  # as it came in, fixed, with another seed
     curves = [ranks[0]["losses"] for ranks in seen]
-    rows.append(silent_bugs.compare_three(name, curves, instrument, map(read, seen)))
+    row = silent_bugs.compare_three(name, curves, instrument, map(read, seen))
+    rows.append(row | {"lesson": "12"})
 rows.append(silent_bugs.prove_three("silent_divided") | {"lesson": "08c"})
-hang = {"bug": "expert_without_rows", "instrument": "stacks: two different collectives"}
+hang = {"bug": "expert_without_rows", "instrument": "stacks: two collectives", "lesson": "12"}
 display(Table([*rows, hang], "Losses, and what an instrument reads"))
 worst = max(rows, key=lambda row: row["curves apart"] / row["another seed"])
 claim.larger(

@@ -302,9 +302,7 @@ def judge_gathered_bytes(seen: Observed) -> str:
     _require(mine <= 1.01 * right, f"{right:,} gathered bytes at most", f"{mine:,}", meaning)
     used = seen.values("linear_gave")[0]
     meaning = "Fewer bytes may have another reason: fewer gathers, and more memory."
-    _require(
-        used == ["torch.bfloat16"], "layers that compute in bfloat16", ", ".join(used), meaning
-    )
+    _require(used == ["torch.bfloat16"], "layers that compute in bfloat16", used, meaning)
     return f"{mine:,} bytes are gathered, in 16 bits, and the optimizer has 32."
 
 
