@@ -17,7 +17,6 @@ from torch.utils.data import DistributedSampler
 from bootcamp.classroom import tasks
 from bootcamp.classroom.tasks import FunctionTask
 from bootcamp.costs import pipeline_schedules
-from bootcamp.costs import sharding as sharding_theory
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.records import summary
@@ -301,14 +300,6 @@ def test_saved_parts_are_those_of_a_real_run(tmp_path):
         mine = [c for c in about.chunks if where[key, tuple(c.offsets)] == f"__{rank}_0.distcp"]
         ranges = [[(a, a + n) for a, n in zip(c.offsets, c.sizes, strict=True)] for c in mine]
         assert ranges == [list(said)]
-
-
-def test_lowest_stage_fits_and_the_one_below_does_not():
-    for case in sharding.lowest_stage.exercise.cases:
-        parameters, ranks, gigabytes, share = case
-        sums = [sum(sharding_theory.rank_bytes(parameters, ranks, k).values()) for k in range(4)]
-        fits = [size <= share * gigabytes * 1e9 for size in sums]
-        assert sharding.lowest_stage(*case) == fits.index(True)
 
 
 def test_steps_between_saves_are_the_best_interval():

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02b Memory and precision: one device, well used
 #
-# **45 minutes**, on any machine; bytes are the same on a CPU and on a GPU.
+# **44 minutes**, on any machine; bytes are the same on a CPU and on a GPU.
 #
 # After this lesson you can say what fills a device's memory, train a batch that does not fit, in
 # parts or by computing activations again, compute in 16 bits and say how far off that may be, and
@@ -616,20 +616,22 @@ print(exercise.start("accumulate"))
 print(exercise.check("accumulate"))
 
 # %% [markdown]
-# ### Second: how many parts?
+# ### Second: a product in eight bits (optional)
 #
-# A batch does not fit. Into how many parts must it be cut, at least? All sizes are in MB;
-# `activations` are those of one sample, `state` is parameters, gradients and optimizer state. A
-# part consists of whole samples. The solution: `exercise.solution("fewest_parts")`.
-
+# `multiply_in_fp8(a, b)` returns a product in float32, for which both matrices are rounded to e4m3.
+# Their scales bring the largest number of each row, or of each column, to 448. Which is it in
+# `a`, which in `b`, so that they can be taken out again?
+# (`exercise.solution("multiply_in_fp8")`)
 
 # %%
-def fewest_parts(batch, memory, state, activations):
-    """The fewest micro-batches with which a batch of so many samples fits."""
+
+
+def multiply_in_fp8(a, b):
+    # your turn: x.to(torch.float8_e4m3fn).float() rounds
     ...
 
 
-print(exercise.check("fewest_parts", fewest_parts))
+print(exercise.check("multiply_in_fp8", multiply_in_fp8))
 
 # %% [markdown]
 # ### Third: a program that still uses Apex (optional)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 ZeRO: every rank keeps only its part
 #
-# **70 minutes**, on any machine, after lessons 04 and 06. In this lesson the ranks are CPU cores,
+# **67 minutes**, on any machine, after lessons 04 and 06. In this lesson the ranks are CPU cores,
 # even where there are GPUs: it counts bytes, and these are the same.
 #
 # After this lesson you can shard optimizer state, gradients and parameters by hand; say to the byte
@@ -628,40 +628,36 @@ check.compare(by_shards, right)
 #
 # ## Exercises
 #
-# ### First: which stage fits?
+# ### First: from DDP to FSDP2
 #
-# `lowest_stage(parameters, ranks, gigabytes, share)` returns the lowest ZeRO stage, 0 to 3, that
-# fits: the state on a rank may take at most this share of a GPU of so many GB (1e9 bytes), since
-# the rest is for activations. Training is in 16 bit, with the paper's bytes.
+# Here is the DDP script as a file of your own. Make it fully sharded: edit the file, save it, and
+# run the cell again. The check trains with your script on two ranks with both optimizers, compares
+# with the baseline, and looks at what each rank holds. `exercise.solution("fully_sharded")` shows
+# the solution as a diff.
 
 # %%
 from bootcamp import exercise
 
+print(exercise.start("fully_sharded"))
+print(exercise.check("fully_sharded"))
 
-def lowest_stage(parameters, ranks, gigabytes, share):
-    # your turn: return 0, 1, 2 or 3
+# %% [markdown]
+# ### Second: a rank's rows of Muon's step (optional)
+#
+# `direction_of_rank(gradients, momenta, rank)` gets two lists with the rows of each rank, and
+# returns this rank's rows of what Muon steps along: gradient + 0.95 × momentum, made orthogonal.
+# Here that is exact: `u @ vt`, with `u, _, vt = torch.linalg.svd(matrix, full_matrices=False)`.
+# `exercise.solution("direction_of_rank")` shows a solution.
+
+# %%
+
+
+def direction_of_rank(gradients, momenta, rank):
+    # your turn
     ...
 
 
-print(exercise.check("lowest_stage", lowest_stage))
-
-# %% [markdown]
-# `exercise.solution("lowest_stage")` shows a solution.
-#
-# ### Second: from DDP to FSDP2
-#
-# Here is the DDP script as a file of your own. Make it fully sharded.
-
-# %%
-print(exercise.start("fully_sharded"))
-
-# %% [markdown]
-# Edit the file, save it, and check it. The check trains with your script on two ranks with both
-# optimizers, compares with the baseline, and looks at what each rank holds.
-# `exercise.solution("fully_sharded")` shows the solution as a diff.
-
-# %%
-print(exercise.check("fully_sharded"))
+print(exercise.check("direction_of_rank", direction_of_rank))
 
 # %% [markdown]
 # ## When to use it and when not

@@ -673,13 +673,30 @@ claim.equal(
 # A rank that reads holds the file's pages, a transposed copy and its part: more than two models.
 # The silent mistake's matrix is square. Right outputs, and the file saved back, are equal bit for
 # bit. Transformers 5.24 read that folder with `from_pretrained`, with the same outputs (tried, no
-# part of the course); lesson 11 has `vllm serve`. By torchtitan 0.3.0's own words, not run here:
+# part of the course). Lesson 11 has the commands for Transformers and vLLM; torchtitan's are from
+# its documentation (0.3.0), not run here:
 #
 # ```
 # MODULE=llama3 CONFIG=llama3_8b ./run_train.sh --checkpoint.enable \
 #     --checkpoint.initial_load_in_hf --checkpoint.last_save_in_hf
 # ```
 #
+# **Exercise.** To give a tuned model away, add the updates to its base. `merge_adapters(c_attn,
+# query, value)` returns GPT-2's matrix of queries, keys and values, (width, 3 × width), with those
+# of queries and values. Both are pairs `down, up`, weights of `torch.nn.Linear`.
+# `exercise.solution("merge_adapters")` shows a solution.
+
+# %%
+
+
+def merge_adapters(c_attn, query, value):
+    # your turn: return a matrix of the same shape
+    ...
+
+
+print(exercise.check("merge_adapters", merge_adapters))
+
+# %% [markdown]
 # ## When to use it and when not
 #
 # - **One file, written by rank 0:** while ranks hold complete models and the state is small. It is

@@ -25,10 +25,7 @@ from bootcamp_lessons.labs import faster_step
         ("[warm_up:]", ""): "That is the median of all steps. Leave out the first warm_up.",
         ("median(speeds)", "len(speeds) / sum(1 / each for each in speeds)"): "That takes the mean "
         "of the times. One slow step moves a mean, hardly a median.",
-        ("median(speeds)", "sum(speeds) / len(speeds)"): "The mean: one odd step moves it.",
         ("samples / took", "took"): "Those are seconds. The speed is samples divided by seconds.",
-        ("median(speeds)", "samples / speeds[len(speeds) // 2]"): "That is a time, and of the step "
-        "in the middle of the run. Sort first; a speed is samples divided by seconds.",
         ("median(speeds)", "speeds[len(speeds) // 2]"): "That is the step in the middle of the "
         "run. For a median the values are sorted first; statistics.median does it.",
     },
@@ -52,12 +49,10 @@ def throughput(seconds, samples, warm_up):
         1 / 3: "That is the forward alone, 2 operations a weight and token; the backward does 4.",
         2 / 3: "That counts the backward as one forward. It computes two products for each one of "
         "the forward: for the gradient of the weights, and for that of the input.",
-        1 / 2: "That is half: each weight takes two operations, a multiplication and an addition.",
         ("share * peak", "peak"): "That is the time at the peak. The device achieves less.",
         ("/ (share * peak", "* share / (peak"): "That is shorter than at the peak. With a share of "
         "a half the training takes twice as long: divide by the share.",
         86_400: "Those are seconds. A day has 24 * 60 * 60 of them.",
-        24: "Those are hours. A day has 24 of them.",
     },
 )
 def training_days(weights, tokens, peak_flops_per_second, share):
@@ -91,9 +86,6 @@ def training_days(weights, tokens, peak_flops_per_second, share):
         "much, at least 95 % of it, and takes less memory.",
         ("_ in fitting)", "_ in curve)", "(good)", "(good, default=0)"): "That compares with the "
         "best throughput of all, and the best may not fit. Leave out what does not fit first.",
-        ("min(good)", "max(good)"): "That is the largest fast enough. The smallest is asked for.",
-        ("min(good)", "min(row[0] for row in fitting)"): "That is the smallest batch that fits. It "
-        "takes the least memory, and leaves the device idle.",
     },
 )
 def best_batch(curve, memory):
@@ -108,33 +100,24 @@ def best_batch(curve, memory):
 
 
 @FunctionTask.from_solution(
-    hint="The state is there whatever the batch is. How many whole samples fit into the rest?",
-    stronger="at_once = (memory - state) // activations; the parts are ceil(batch / at_once).",
-    cases=(
-        (64, 24_000, 4_000, 900),
-        (10, 24_000, 5_000, 10_000),
-        (512, 80_000, 24_000, 5_054),
-        (30, 16_000, 11_400, 1_500),
-        (32, 16_000, 6_000, 1_000),
-    ),
-    unit="parts",
+    hint="The product adds up along a row of a and a column of b. Where may a scale differ?",
+    stronger="x.abs().amax(dim, keepdim=True) / 448, dim 1 of a, 0 of b: divide, then multiply.",
+    cases=tuple((a, a.roll(1, 0)) for a in [torch.tensor([[1e3, -7.0], [1.0, -2.3]])]),
     mistakes={
-        ("memory - state", "memory"): "That forgets the state, which takes its part of the memory.",
-        ("batch / at_once", "(state + batch * activations) / memory"): "That cuts the state too. "
-        "Only activations depend on the size of a part, the state does not.",
-        ("int((memory - state) //", "((memory - state) /"): "That lets a part of a sample fit. "
-        "Round the samples of a part down first.",
-        ("ceil(", "int("): "Rounded down, the last samples are in no part: round up.",
-        ("batch / at_once", "at_once"): "Those are a part's samples. How many parts are there?",
+        ("b.abs().amax(0", "b.abs().amax(1"): "A scale that differs along the sum can't be taken "
+        "out of it: b needs one for each column.",
+        ("a.abs().amax(1", "a.abs().amax(0"): "The sum runs along a's rows: a scale for each row.",
+        (" * of_a * of_b", ""): "That is the product of the scaled numbers: undo the scales.",
+        (".abs()", ""): "The largest number may be a negative one: it is cut off at -448.",
+        ("amax(1, keepdim=True)", "amax()", "amax(0, keepdim=True)", "amax()"): "With one scale "
+        "for a matrix, the row that has an outlier takes digits from the others.",
     },
 )
-def fewest_parts(batch, memory, state, activations):
-    """The fewest micro-batches with which a batch fits.
-
-    batch: samples. activations: of one sample. state: parameters, gradients, optimizer state. MB.
-    """
-    at_once = int((memory - state) // activations)  # samples
-    return ceil(batch / at_once)
+def multiply_in_fp8(a, b):
+    """The product of two float32 matrices in e4m3, the largest of each row or column at 448."""
+    of_a, of_b = a.abs().amax(1, keepdim=True) / 448, b.abs().amax(0, keepdim=True) / 448
+    rounded_a, rounded_b = (x.to(torch.float8_e4m3fn).float() for x in (a / of_a, b / of_b))
+    return rounded_a @ rounded_b * of_a * of_b
 
 
 @dataclass(frozen=True)
@@ -181,7 +164,6 @@ def clipped(gradient, longest):
     mistakes={
         ("max(train, (read + train) / cores)", "train"): "Workers without a core gain nothing.",
         ("ceil(", "int("): "That is rounded down, so the last part of the reading is waited for.",
-        ("read / shortest", "cores"): "The training needs a core too; often fewer keep up.",
         ("read / shortest", "cores - 1"): "That is one for each free core. Often fewer keep up.",
     },
 )

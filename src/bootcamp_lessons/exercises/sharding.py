@@ -1,36 +1,36 @@
-"""Exercises of lessons 07 to 08d: stages, configurations, checkpoints, meshes, rows, links."""
+"""Exercises of lessons 07 to 08d: shards, configurations, checkpoints, meshes, rows, links."""
 
 import math
 from collections import Counter
 
+import torch
+
 from bootcamp.classroom.tasks import FunctionTask, ScriptTask, Wrong
+
+DRAWN = torch.randn(3, 3, 3, generator=torch.Generator().manual_seed(0))
 
 
 @FunctionTask.from_solution(
-    hint="Write down a rank's bytes for a parameter in each stage: 2, 2 and 12, some / ranks.",
-    stronger="Stage 0: 16. Stage 1: 4 + 12 / ranks. Stage 2: 2 + 14 / ranks. Stage 3: 16 / ranks. "
-    "Take the first one that is at most share * gigabytes * 1e9 / parameters.",
-    cases=((7e9, 64, 40, 0.6), (70e9, 64, 80, 0.6), (3e9, 4, 80, 0.6), (2e9, 8, 40, 0.6)),
+    hint="Which steps go number by number, and which need all rows of the matrix?",
+    stronger="torch.cat puts the ranks' rows below each other, and .chunk(ranks) cuts them again.",
+    cases=tuple((*(matrix.chunk(2) for matrix in DRAWN[:2]), rank) for rank in (0, 1)),
     mistakes={
-        ("share * gigabytes", "gigabytes"): "That lets the state fill the whole device. Only the "
-        "given share is for it, the rest is for activations.",
-        ("12 /", "8 /", "14 /", "10 /", "16", "12"): "That counts 8 bytes for the optimizer. In 16 "
-        "bit it also keeps the parameters in float32: 4 + 8 = 12.",
-        ("4 + 12 / ranks, 2 + 14 / ranks", "2 / ranks + 14, 4 / ranks + 12"): "That shards the "
-        "parameters first. ZeRO begins with what is largest and only the step needs: the "
-        "optimizer's state, then gradients, then parameters.",
-        ("2 + 14 / ranks, 16 / ranks", "2 / ranks + 14, 2 / ranks + 14, 0"): "That shards one kind "
-        "in each stage. Stage 2 shards the gradients *and* what stage 1 shards, stage 3 all three.",
+        ("torch.cat(ahead)", "ahead[rank]", ".chunk(len(ahead))[rank]", ""): "Those rows are "
+        "orthogonal to each other, not to those of other ranks: gather before you make orthogonal.",
+        ("g + 0.95 * m", "g"): "That leaves the momentum out. It is added before: a sum with an "
+        "orthogonal matrix is not orthogonal.",
+        (".chunk(len(ahead))[rank]", ""): "That is the complete matrix: a rank keeps its rows.",
     },
 )
-def lowest_stage(parameters, ranks, gigabytes, share):
-    """The lowest ZeRO stage whose state takes at most this share of a device's memory.
+def direction_of_rank(gradients, momenta, rank):
+    """A rank's rows of what Muon steps along. The arguments have the rows of each rank.
 
-    16 bit, Adam in float32 (arXiv:1910.02054): parameter 2 bytes, gradient 2, optimizer 12.
+    The matrix gradient + 0.95 * momentum becomes orthogonal: `u @ vt` of its singular value
+    decomposition, `u, _, vt = torch.linalg.svd(matrix, full_matrices=False)`.
     """
-    each = [16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks]
-    room = share * gigabytes * 1e9
-    return next(stage for stage, size in enumerate(each) if parameters * size <= room)
+    ahead = [g + 0.95 * m for g, m in zip(gradients, momenta, strict=True)]
+    u, _, vt = torch.linalg.svd(torch.cat(ahead), full_matrices=False)
+    return (u @ vt).chunk(len(ahead))[rank]
 
 
 @FunctionTask.from_solution(
@@ -154,7 +154,6 @@ def is_mine(number, batch, rank, ranks, worker, workers):
     cases=((7e9, 2e9, 16, 400, 5.0), (70e9, 1e11, 128, 400, 10.0), (405e9, 2e12, 2000, 250, 12.0)),
     mistakes={
         (" / hosts", ""): "With many hosts one fails so many times as often, and stops all.",
-        ("12 * parameters", "4 * parameters"): "That is the model alone; two averages are 8 more.",
         ("12 * parameters", "16 * parameters"): "That saves 16 bytes for each parameter. Gradients "
         "need not be saved: after a step they are used up.",
         1 / math.sqrt(2): "The root of 2 is missing: a failure loses *half* an interval.",
@@ -169,6 +168,28 @@ def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failur
     save_seconds = 12 * parameters / bytes_per_second
     between_failures = days_between_failures * 24 * 3600 / hosts  # any host stops all of them
     return math.sqrt(2 * save_seconds * between_failures) / step_seconds
+
+
+@FunctionTask.from_solution(
+    hint="Write down the shapes of up @ down, and of a third of c_attn. Which way round is each?",
+    stronger="(up @ down).T of the queries, zeros like it, that of the values: torch.cat(..., 1).",
+    cases=((torch.cat([*DRAWN], 1), *((matrix[:1], matrix[:, 1:2]) for matrix in DRAWN[:2])),),
+    mistakes={
+        (".T", ""): "GPT-2 keeps a matrix with inputs down, outputs across. torch.nn.Linear has it "
+        "the other way round, and as these are square, nothing complains.",
+        ("c_attn + ", ""): "Those are the updates alone: the base is added.",
+        ("torch.zeros_like(q), v", "v, torch.zeros_like(q)"): "The middle is the keys', which have "
+        "no adapter here.",
+    },
+)
+def merge_adapters(c_attn, query, value):
+    """GPT-2's matrix of queries, keys and values with LoRA's updates added, to be given away.
+
+    c_attn: (width, 3 * width), inputs down, outputs across. query, value: down and up, the weights
+    of two torch.nn.Linear, (rank, width) and (width, rank): x goes through down, then through up.
+    """
+    q, v = ((up @ down).T for down, up in (query, value))
+    return c_attn + torch.cat([q, torch.zeros_like(q), v], 1)
 
 
 @FunctionTask.from_solution(
