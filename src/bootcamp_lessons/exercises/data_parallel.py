@@ -59,10 +59,8 @@ def largest_batch(devices, memory, state, activations, outputs):
             "padded[rank::world]",
             "order[rank * (len(order) // world) :][: len(order) // world]",
         ): "Those are blocks, and lack some. Repeat samples until they divide; deal one by one.",
-        ("order[:missing]", "order[-1:] * missing"): "Repeat the first ones, not the last.",
         (lambda order, rank, n: order[rank * len(order) // n : (rank + 1) * len(order) // n]): "Bl"
         "ocks, some of them longer. Repeat samples until they divide, and deal them one by one.",
-        ("[rank::", "[(rank - 1) % world ::"): "Those are another rank's: ranks count from 0.",
     },
 )
 def samples_of_rank(order, rank, world):
@@ -120,7 +118,6 @@ def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
         "averages over the ranks; only the script's own factor hvd.size() is left.",
         ("batch * passes", "batch"): "The rate is right. But a step has the samples of all passes.",
         ("passes * ranks", "passes"): "The rate is right. But a step has the samples of all ranks.",
-        (lambda *given: in_one_process(*given)[::-1]): "Right, in the other order: samples first.",
     },
 )
 def in_one_process(rate, batch, ranks, passes):
@@ -306,7 +303,6 @@ def _longest(part, ranks):
         (" - own[next_slowest]", ""): "Rank and part are right. Subtract the next slowest's time.",
         ("more.get", "ranks[late].get"): "Rank and gain are right. The longer part need not be the "
         "one at fault: compare it with the same part of the others.",
-        ("return late", "return late + 1"): "Part and gain are right. Ranks count from 0.",
     },
 )
 def late_rank(ranks):

@@ -21,7 +21,6 @@ from bootcamp.classroom.tasks import FunctionTask
             )[rank][::-1]
         ): "That deals ranks out in turn (--distribution=cyclic). torchrun goes host by host.",
         ("return host, rank", "return rank, host"): "Host and LOCAL_RANK have changed places.",
-        ("return host, rank", "return host + 1, rank"): "Hosts are counted from 0.",
     },
 )
 def place_of_rank(rank, gpus):

@@ -212,7 +212,6 @@ RATE = 'claim["tokens_per_second_per_gpu"]'
         (RATE, f"(gpus * {RATE})"): "The rate is one GPU's already, and so is the peak.",
         ("6 * parameters / claim", "2 * parameters / claim"): "FSDP sends parameters or gradients "
         "three times: gathered for the forward pass, again for the backward pass, and reduced.",
-        ("6 * parameters / claim", "4 * parameters / claim"): "FSDP gathers a layer twice.",
         ('gpus > claim["gpus_per_host"] and ', ""): "On one host nothing crosses the network.",
         ("> step_seconds", "> 1"): "Compare the seconds on the network with those of a step, "
         "tokens_per_step_per_gpu / tokens_per_second_per_gpu.",

@@ -141,7 +141,6 @@ def same_model(exported, eager, context):
         ("2 * layers", "layers"): "That keeps keys or values. A token leaves both, in every layer.",
         ("kv_heads * head_width", "query_heads * head_width"): "That keeps keys and values for "
         "every query head. Heads of queries that share them need them once: count kv_heads.",
-        ("2 * layers", "16 * layers"): "16 bits are 2 bytes: requests are eight times too large.",
         ("2 * billions", "16 * billions", "2 * layers", "16 * layers"): "A number of 16 bits has 2 "
         "bytes: your weights and requests are eight times too large.",
         ("1e9 * (gpu_gb - 2 * billions)", "2**30 * gpu_gb - 2e9 * billions"): "A GB is 10^9 bytes.",
