@@ -281,12 +281,15 @@ def percentile(values, percent):
 
 
 def measure(model, per_second=float("inf"), **how):
-    """Serve requests in an open loop. how: as serve's. Returns a row of times and counts."""
+    """Serve requests in an open loop. how: as serve's. Returns a row of times and counts.
+
+    waits: of each request for its first byte, in seconds.
+    """
     requests = make_requests(per_second)
     row = {"requests": len(requests), "bytes": sum(one.length for one in requests)}
     row |= serve(model, requests, **how)
     assert all(is_the_models(model, one) for one in requests), "another text than the model's"
-    first = [one.seconds[0] - one.due for one in requests]
+    row["waits"] = first = [one.seconds[0] - one.due for one in requests]
     further = [
         (one.seconds[-1] - one.seconds[0]) / (one.length - 1) for one in requests if one.length > 1
     ]
@@ -309,7 +312,8 @@ def main():
         "a draft": {"draft": Draft(small)},
     }
     for way, how in ways.items():
-        print(json.dumps({"way": way, **measure(large, **how)}))
+        row = {"way": way, **measure(large, **how)}
+        print(json.dumps({name: number for name, number in row.items() if name != "waits"}))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,9 @@ from bootcamp.classroom.tasks import FunctionTask
 
 @FunctionTask.from_solution(
     hint="Behind a wrong guess nothing is proved. What is known behind the last right one?",
-    stronger="Count how many guesses are right, from the first on: guesses[0] should be best[0]. "
-    "Behind the last right one the large model's own byte is known as well: one more.",
-    cases=(
-        ([7, 8, 9], [7, 8, 9, 4]),
-        ([7, 8, 9], [7, 5, 9, 4]),
-        ([7, 8, 9], [1, 8, 9, 4]),
-        ([], [3]),
-    ),
+    stronger="Count the right guesses from the first on: guesses[0] should be best[0]. One byte "
+    "more is known: the large model's own, behind the last right one.",
+    cases=(([7, 8], [7, 8, 4]), ([7, 8, 9], [7, 5, 9, 4]), ([7, 8], [1, 8, 4]), ([], [3])),
     mistakes={
         ("[: right + 1]", "[:right]"): "The byte behind the last right guess is the large model's "
         "own. Without it a pass whose first guess is wrong adds nothing, and the text never ends.",
