@@ -322,10 +322,10 @@ src/snippets/clean_up.py: tests/test_one_device.py -k given_back
 src/snippets/watch_backward.py: tests/test_exercises.py -k apex
 - WITHIN_AUTOCAST: within,
 + WITHIN_AUTOCAST: False,
-# the panel of nvitop swaps the GPUs
-src/snippets/nvitop_simulated.py: tests/test_known_programs.py -k orphans
-- BUSY = (0, 100)
-+ BUSY = (100, 0)
+# DeepSpeed's JSON has the tensor axis where the data's is meant
+src/snippets/one_plan.py: tests/test_known_programs.py -k "parser and DeepSpeed"
+- "tensor_parallel": {"autotp_size": plan.tensor},
++ "tensor_parallel": {"autotp_size": plan.data},
 # Lightning is told of one host where there are two
 src/_train_lightning.py: tests/test_equality.py -k "lightning and hosts and sgd"
 - num_nodes=environment.world_size() // environment.local_world_size(),

@@ -5,15 +5,14 @@
 # even where there are GPUs: this lesson counts and compares.
 #
 # After this lesson you can put a StripedLSTM on ranks, name the dimension that DataParallel has to
-# cut, and say when ResNet-50 in parts is the same training. Two optional parts read Lightning's
-# strategies as bare scripts, and find and end a rank that has lost its parent.
-
-# %% [markdown]
+# cut, say when ResNet-50 in parts is the same training, and read one plan in five tools' words. Two
+# optional parts read Lightning's strategies, and find and end a rank that has lost its parent.
+#
 # ## The question
 #
-# Books, slides and colleagues bring programs: a striped LSTM, ResNet-50 in DataParallel, a Trainer
-# with `strategy="fsdp"`. (DeepSpeed: lesson 07c.) Does such a program train here what one process
-# trains, and what does it do silently?
+# Books, slides and colleagues bring programs, and configurations: a striped LSTM, ResNet-50 in
+# DataParallel, DeepSpeed's JSON. Does such a program train here what one process trains, and what
+# does it do silently?
 
 # %%
 import copy
@@ -64,17 +63,13 @@ guess_exchanges = predict(
     "forward pass call?",
     unit="collectives",
 )
-guess_exchanges
-
-# %% [markdown]
-# `nn.DataParallel(module)` cuts dimension 0 of its input, unless told otherwise. Two replicas get a
-# tensor of 32 time steps, 6 samples and 8 features.
-
-# %%
 guess_steps = predict(
-    "known_wrong_steps", "At how many of the 32 time steps is the output wrong?", unit="steps"
+    "known_wrong_steps",
+    "nn.DataParallel cuts dimension 0 of its input, unless told otherwise. Two replicas get a "
+    "tensor of 32 time steps, 6 samples, 8 features. At how many steps is the output wrong?",
+    unit="steps",
 )
-guess_steps
+display(guess_exchanges, guess_steps)
 
 # %% [markdown]
 # ## What changes
@@ -91,8 +86,7 @@ script_diff("striped")
 # - **Coming out**, each rank has its stripes' part of the output, and `full_tensor()` gathers. In
 #   the backward pass each takes its part of the gradient, which all of them hold.
 # - The hook takes the **tuple** apart. The state stays on the rank whose stripes it belongs to.
-
-# %% [markdown]
+#
 # ## Run it
 
 # %%
@@ -160,8 +154,7 @@ claim.equal(
 # same width, 3 activations for 5 width² parameters against 8 for 12. In both, weights grow with the
 # square of the width, and what is sent with the width. DDP sends gradients instead: the same bytes
 # for any number of tokens.
-
-# %% [markdown]
+#
 # ## Prove it
 
 # %%
@@ -198,6 +191,47 @@ for optimizer in ("sgd", "adamw"):
 sharding_tables.list_proofs(proofs)
 
 # %% [markdown]
+# ## One plan in five tools' words
+#
+# A plan (lesson 10) for 32 ranks: weights sharded over 8, each layer's matrices over 4, bfloat16,
+# blocks recomputed. `python src/snippets/one_plan.py --data 8 --tensor 4` writes it for five tools,
+# has each tool's **own parser** read it, and compares what it understood with the plan. Then it
+# leaves the last letter out of each name in turn: a typing error.
+
+# %%
+guess_typos = predict(
+    "known_typos",
+    "Accelerate's YAML has ten names. How many can be misspelled without an error?",
+    unit="names",
+)
+guess_typos
+
+# %%
+plans = known_programs.read_plan()
+print(*(f"{tool} {row['version']}\n{row['text']}\n" for tool, row in plans.items()), sep="\n")
+columns = ("tool", "where", "names", "accepted", "then it takes")
+rows = [{name: row[name] for name in columns} for row in plans.values()]
+display(Table(rows, "Each name misspelled in turn, as the tool's own parser reads it"))
+display(guess_typos.score(plans["Accelerate"]["accepted"], within=0))
+
+# %% [markdown]
+# - **What is missing** stands elsewhere: batches in your loop (PyTorch, Accelerate), recomputation
+#   in Python (DeepSpeed; torchtitan 0.3, which reads no TOML any more).
+# - **Batches.** torchtitan and Megatron count samples: of a rank at a time, and of all. DeepSpeed
+#   wants both and the number of micro-batches, and refuses a product that is not the batch.
+# - **Swallowed.** DeepSpeed looks for the outer names that it knows, and skips others. Accelerate
+#   checks outer names alone; without `parallelism_config_` before it, `tp_size` is skipped too. So
+#   ask a tool what it **understood**, not whether it complained.
+#
+# PyTorch's lines run here, in float32: the same training on 2 x 2 ranks?
+
+# %%
+four = {"data": 2, "tensor": 2, "precision": "fp32", "tool": "PyTorch"}
+lines = known_programs.read_plan(**four)["PyTorch"]["text"]
+planned = check.prove(known_programs.write_plan(lines), 4, mesh="2x2", device="cpu")
+sharding_tables.list_proofs([("the plan's lines", proof) for proof in planned])
+
+# %% [markdown]
 # ## Lightning's strategies (optional)
 #
 # Behind most names is a script of this course. Here `lightning_strategies.py` of `src/snippets`
@@ -215,8 +249,7 @@ known_programs.strategies(here=True)
 # - *fsdp* and *deepspeed* ask for GPUs, though both libraries train on CPU ranks (07, 07c).
 # - `num_nodes=2` waited for a second host: here for seconds, by default for half an hour.
 # - *horovod* multiplied the learning rate by the number of ranks (lesson 04d).
-
-# %% [markdown]
+#
 # ## A rank without a parent (optional)
 #
 # This course's launcher ends its ranks whatever happens to it. If another launcher is killed, each
@@ -256,20 +289,17 @@ claim.equal(
 # container without it). The second panel is nvitop's own too, but `nvitop_simulated.py` answers in
 # NVML's place: for GPU memory with the orphan's main memory, to most with `N/A`.
 #
-# - `CUDA Driver Version`: the newest CUDA that the driver runs, not PyTorch's.
 # - `Memory-Usage`: all that the driver has given out: tensors, PyTorch's reserve, CUDA's contexts.
 # - `GPU-Util`: the share of time in which any kernel ran (lesson 02). An all-reduce that waits is
 #   one: GPU 1 has the 100 %, and GPU 0, whose rank is stuck, none.
-# - `Perf`: P0 is fastest. `Pwr`: watts. `ECC`: memory errors. `Compute M.`: may processes share it?
-# - A process: `C` computes, `G` draws; its owner, GPU memory, shares of kernels (`%SM`) and memory
-#   access (`%GMBW`), `TIME` since its start. `No Such Process`: ask on the container's host.
+# - `Perf`: P0 is fastest. `Pwr`: watts. A process: `C` computes, `G` draws. `No Such Process`: ask
+#   on the container's host.
 # - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: commands in full, which nvitop cuts) look for
 #   your script with the parent 1 or `systemd`. `orphans()` finds scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,
 #   which a process cannot catch. The kernel takes memory and ports, the driver GPU memory (not seen
 #   here). A file in `/dev/shm` belongs to nobody, and takes memory until it is deleted.
-
-# %% [markdown]
+#
 # ## Break it
 #
 # Three programs that run to their end. Which of them trains what the baseline trains?
@@ -294,27 +324,25 @@ Table([{"": name, "hint of the proof": rows[0]["hint"]} for name, rows in failed
 # the loss falls. The ranks' embeddings drift apart, each trained by its own stripes, and a
 # checkpoint of rank 0 looks fine.
 # </details>
-
-# %% [markdown]
+#
 # ## Exercise
 #
-# ### First: the right dimension
+# ### First: Megatron's flags as a mesh
 #
-# Deal out a batch that has time first. The solution: `exercise.solution("batch_dimension")`.
+# A GPT of 39 billion parameters ran on 512 GPUs with `--tensor-model-parallel-size 8
+# --pipeline-model-parallel-size 2 --global-batch-size 1536` (Narayanan et al., arXiv:2104.04473,
+# Table 1). How many ranks does `fully_shard` get? Solution: `exercise.solution("megatron_axes")`.
 
 # %%
 from bootcamp import exercise
 
 
-def batch_dimension(sequences, replicas):
-    """A list of shares. sequences, and each share: a list of time steps, each a list of samples.
-
-    As torch.chunk: the number of samples over replicas, rounded up; the last may be smaller.
-    """
+def megatron_axes(ranks, tensor, pipeline, batch, micro_batch):
+    """The size of fully_shard's mesh, and the number of a step's micro-batches, as a tuple."""
     ...
 
 
-print(exercise.check("batch_dimension", batch_dimension))
+print(exercise.check("megatron_axes", megatron_axes))
 
 # %% [markdown]
 # ### Second: the missing exchange (optional)
@@ -335,20 +363,7 @@ print(exercise.check("stripes"))
 #   Stripes are another model than an LSTM of the same width: compare what they learn.
 # - **DataParallel**: in old code. Look for the dimension, and for tuples.
 # - **A framework's strategy**: once you can name the bare script, and have proved one run.
-#
-# One plan, shards over 8 ranks and each layer's matrices over 4 (lessons 07 and 06c), as each tool
-# wants to be told:
-#
-# | Tool | The plan in its words |
-# |---|---|
-# | PyTorch | a mesh (8, 4), `parallelize_module` along its second axis, `fully_shard` its first |
-# | torchtitan | `data_parallel_shard_degree = 8`, `tensor_parallel_degree = 4` |
-# | Accelerate | `ParallelismConfig(dp_shard_size=8, tp_size=4)`, FSDP version 2 |
-# | DeepSpeed | `"zero_optimization": {"stage": 3}`, `"tensor_parallel": {"autotp_size": 4}` |
-# | Megatron-LM | `--tensor-model-parallel-size 4 --use-distributed-optimizer` |
-#
-# The first four shard all there is, Megatron's distributed optimizer only the optimizer's state
-# (ZeRO-1). In the last two the 8 follows from the number of ranks.
+# - **A configuration**: have its tool read it, and print what it understood, before a long run.
 #
 # **LoRA** (PEFT) trains small matrices beside frozen ones. Only those have gradients and optimizer
 # state, so DDP sends little; FSDP still gathers the frozen ones (lesson 07b).
@@ -365,5 +380,4 @@ print(exercise.check("stripes"))
 #   *torch.distributed.tensor*. Lightning documentation: *Strategy*, and the release notes of 2.0.
 #   nvitop 1.7's README; NVIDIA, *NVML API Reference*: `nvmlUtilization_t`. Linux manual:
 #   `signal(7)`, `shm_overview(7)`.
-# - The table: torchtitan's `JobConfig`, Accelerate's `ParallelismConfig`, DeepSpeed's
-#   *Configuration JSON*, Megatron-LM's `arguments.py`. Hu et al., *LoRA*, 2021, arXiv:2106.09685.
+# - The plan's names: the parsers of the versions shown. Hu et al., *LoRA*, 2021, arXiv:2106.09685.

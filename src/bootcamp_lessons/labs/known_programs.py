@@ -17,6 +17,7 @@ BUILD_LINE = "model = models.build(args).to(device)"
 # ResNet-50 in float64: BatchNorm magnifies rounding. The fewest steps whose update has a momentum.
 RESNET = {"model": "resnet50", "dtype": "float64", "steps": 2, "global_batch": 8}
 LIGHTNING = REFERENCE / "13b_known_programs" / "lightning.json"
+PLANS = LIGHTNING.with_name("configurations.json")
 # Lightning's strategy -> (its idea, this course's bare script or program)
 STRATEGIES = {
     "ddp": ("starts its own command line again for each rank", "_train_ddp.py"),
@@ -81,10 +82,8 @@ def predict_sent_bytes(run: Run) -> float:
 def cut_along_time() -> Path:
     """Write DataParallel by hand that cuts dimension 1, which is time in the course's batches."""
     cut, joined = "shards = inputs.chunk({})", "loss = models.loss(torch.cat({}), targets)"
-    changes = {
-        cut.format("args.replicas"): cut.format("args.replicas, dim=1"),
-        joined.format("outputs"): joined.format("outputs, dim=1"),
-    }
+    pairs = (cut, "args.replicas"), (joined, "outputs")
+    changes = {line.format(what): line.format(f"{what}, dim=1") for line, what in pairs}
     return variant("dp_by_hand", "dp_along_time", changes)
 
 
@@ -153,3 +152,21 @@ def strategies(here: bool = False) -> Table:
     where = "run here; ddp_spawn " if measured else ""
     where += f"recorded on {found['machine']['cpu']}, Lightning {found['lightning']}"
     return Table(rows, f"Trainer(strategy=..., accelerator='cpu'): {where}")
+
+
+def read_plan(**flags) -> dict[str, dict]:
+    """Return {tool: what one_plan.py says of it}; as recorded, for tools that are not here."""
+    run = launch(excerpts.SNIPPETS / "one_plan.py", 1, device="cpu", quiet=True, **flags)
+    found = {row["tool"]: row | {"where": "here"} for row in excerpts.parse_printed(run)}
+    known = {row["tool"]: {**row, "where": "recorded"} for row in json.loads(PLANS.read_text())}
+    return known | {tool: row for tool, row in found.items() if "version" in row}
+
+
+def write_plan(lines: str) -> Path:
+    """Write the script of FSDP and tensors, with the lines of a plan in place of its own."""
+    mesh, blocks = lines.split("\n\n")
+    changes = {
+        "mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)": mesh
+    }
+    changes |= {f'fully_shard({each}, mesh=mesh["data"])': "" for each in ("block", "model")}
+    return variant("fsdp_tp", "one_plan", {**changes, "for block in model[1:-1]:": blocks})
