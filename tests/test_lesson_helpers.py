@@ -39,15 +39,25 @@ def test_rounding_is_to_the_nearest_and_ties_go_to_the_even_one():
 
 
 def test_eight_bits_are_those_of_torchs_own_types():
-    """As numbers are, and with the scale of each block of 32 (MXFP8), which e8m0 holds exactly."""
-    blocks = torch.randn(1000, 32) * 2.0 ** torch.arange(-25, 25).repeat(20)[:, None]
-    blocks[:3, :3] = torch.tensor([465.0, torch.inf, -0.0])
-    scales = 2.0 ** (blocks[3:].abs().amax(1, keepdim=True).frexp().exponent - 1 - 8)
+    """All of their numbers, the middles between two, what is next to these, and beyond; MXFP8."""
+    scales = 2.0 ** torch.arange(-127, 128)
+    codes = torch.arange(256, dtype=torch.uint8)
+    assert torch.equal(scales.to(torch.float8_e8m0fnu).view(torch.uint8), codes[:-1])
+    blocks = torch.randn(1000, 32) * 2.0 ** torch.linspace(-100, 120, 1000)[:, None]
+    scales = 2.0 ** (blocks.abs().amax(1, keepdim=True).frexp().exponent - 1 - 8)
     assert torch.equal(scales.to(torch.float8_e8m0fnu).float(), scales)
     for dtype, *bits in ((torch.float8_e4m3fn, 3, 4, 448), (torch.float8_e5m2, 2, 5)):
-        for given in (blocks, blocks[3:] / scales):
+        own = codes.view(dtype).float()
+        own = own[own.isfinite()].sort().values
+        middles = (own[1:] + own[:-1]) / 2
+        beside = [middles.nextafter(torch.tensor(end)) for end in (-torch.inf, torch.inf)]
+        beyond = own[-1] * torch.linspace(1, 2, 999)
+        ends = torch.tensor([torch.inf, -torch.inf, 3.4e38, 1e-45, -0.0])
+        edges = torch.cat([own, middles, *beside, beyond, ends])
+        for given in (edges, blocks, blocks / scales, torch.randn(10_000)):
             pair = faster_step.round_bits(given, *bits), given.to(dtype).float()
             assert torch.equal(*(each.view(torch.int32) for each in pair))
+        assert faster_step.round_bits(torch.tensor(torch.nan), *bits).isnan()
 
 
 # Replicas

@@ -172,9 +172,9 @@ plots.show(plots.scaling(*weak, kind="weak"))
 # In strong scaling a rank has less to compute the more ranks there are, against the same overhead,
 # so efficiency falls with *N* (Amdahl, 1967). In weak scaling the work of a rank stays, and only
 # what grows with *N* costs efficiency (Gustafson, 1988): on GPUs DDP's authors report
-# "near-linear scalability using 256 GPUs" (Li et al., 2020). Few ranks can't show the difference:
-# both figures end in the same run, and they begin with one process whose speed hardly depends on
-# the batch. On CPU ranks the cores also share caches and memory bandwidth.
+# "near-linear scalability using 256 GPUs" (Li et al., 2020, abstract). Few ranks can't show the
+# difference: both figures end in the same run, and they begin with one process whose speed hardly
+# depends on the batch. On CPU ranks the cores also share caches and memory bandwidth.
 #
 # ### A fair comparison
 #

@@ -557,4 +557,4 @@ print(exercise.check("pipeline"))
 #   github.com/deepseek-ai/DualPipe. DualPipe and DualPipeV.
 # - PyTorch documentation: *torch.distributed.pipelining*. Its schedules are what runs here. In 2020
 #   "distributed model parallel" meant *torch.distributed.rpc*, with which a rank calls the next
-#   stage. That is "stable and in maintenance mode", by its documentation.
+#   stage. It is in maintenance mode, by its own page, *Distributed RPC Framework*.

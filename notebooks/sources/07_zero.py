@@ -516,10 +516,10 @@ check.compare(launch(draws, 2, **sgd), proofs["FSDP2"][0].baseline)
 # ## What if an optimizer needs whole matrices? (optional)
 #
 # AdamW treats each number by itself, so a shard needs nothing of the others. **Muon** (Jordan et
-# al., 2024; it trained Kimi K2) makes the momentum of a hidden matrix nearly orthogonal before the
-# step: all singular values come near 1, so that rare directions count as much as frequent ones.
-# **Newton-Schulz** needs only products for that, since an odd polynomial of a matrix is that of its
-# singular values. All other parameters stay with AdamW.
+# al., 2024; a variant trained Kimi K2) makes the momentum of a hidden matrix nearly orthogonal
+# before the step: all singular values come near 1, so that rare directions count as much as
+# frequent ones. **Newton-Schulz** needs only products for that, since an odd polynomial of a matrix
+# is that of its singular values. All other parameters stay with AdamW.
 
 # %%
 by_muon = SRC / "snippets" / "muon.py"
@@ -594,8 +594,8 @@ claim.at_most(
 # %% [markdown]
 # The gather is (*N*-1)/*N* of each matrix. The exchange sends 2/*N* of that, on 64 ranks 1/32, and
 # a rank computes 1/*N* as much. PyTorch's takes no shard for a matrix: DTensor communicates in up
-# to 15 products of each, though in bfloat16. (Moonlight gathers once, in bfloat16: at most 1.25
-# times AdamW's bytes.)
+# to 15 products of each, though in bfloat16. (Moonlight's authors gather once, in bfloat16, and
+# count at most 1.25 times AdamW's bytes.)
 
 # %%
 found = []
@@ -686,7 +686,8 @@ print(exercise.check("direction_of_rank", direction_of_rank))
 #   1; `src/bootcamp/costs/published/zero_figure1.csv`).
 # - Jordan et al., *Muon: An optimizer for hidden layers in neural networks*, 2024,
 #   kellerjordan.github.io/posts/muon; Liu et al., *Muon is Scalable for LLM Training*, 2025,
-#   arXiv:2502.16982, section 2.3 (Moonlight).
+#   arXiv:2502.16982, section 2.3 (Moonlight). Kimi Team, *Kimi K2*, 2025, arXiv:2507.20534,
+#   section 2.1 (MuonClip).
 # - Zhao et al., *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, 2023,
 #   arXiv:2304.11277.
 # - The H100's arithmetic and both bandwidths: `src/bootcamp/costs/published/gpus.csv` and

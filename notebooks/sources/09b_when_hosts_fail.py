@@ -320,6 +320,8 @@ host_drills.all_drills()
 
 # %%
 program = SRC / "snippets" / "replicas_that_leave.py"
+display(excerpts.piece(program, "shared = [p.detach()", "momentum = [torch"))
+display(excerpts.piece(program, "for parameter, change in zip(shared", "done = max"))
 excerpts.piece(program, "def take_part", "if __name__ ==")
 
 # %% [markdown]
