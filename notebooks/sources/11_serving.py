@@ -412,7 +412,7 @@ print(guess_static.score(static[FIRST] / continuous[FIRST]))
 columns = ("decode steps", FIRST, "first byte, ms, p99", "ms for each further byte, p50")
 batching = {"static": static, "continuous": continuous}
 rows = [{"batching": name, **{c: row[c] for c in columns}} for name, row in batching.items()]
-Table(rows, "8 places, one core; every byte is the one that the model alone chooses")
+Table(rows, "8 places, CPU time of one core; every byte is the one that the model alone chooses")
 
 # %%
 claim.faster(
@@ -561,7 +561,8 @@ guess_draft = predict(
     "The draft has one of three blocks, and is mostly right. How many times as fast is it here?",
     unit="times",
 )
-display(guess_filled, guess_draft, excerpts.source(lm.pieces, lm.Cache.find))
+display(guess_filled, guess_draft)
+display(excerpts.source(lm.pieces), excerpts.source(lm.Cache.find))
 
 # %%
 few = {"blocks": lm.ROOM // 3}
@@ -622,7 +623,7 @@ Table(rows, "Blocks of the models for each byte of text")
 # |---|---|---|
 # | continuous batching | Orca | always; places: `--max-num-seqs` |
 # | blocks | PagedAttention: before it 20 to 38 % of a cache held tokens | always; `--block-size` |
-# | shared prefixes | PagedAttention, for known ones | by default; `--no-enable-prefix-caching` |
+# | shared prefixes | PagedAttention, of known texts | by default; `--no-enable-prefix-caching` |
 # | a draft | Leviathan et al. | `--speculative-config`, with `"method": "draft_model"` |
 #
 # In 16 bits a batch of another size rounds otherwise, so texts may differ; float64 hides it here.
