@@ -117,6 +117,10 @@ src/bootcamp/costs/memory.py: tests/test_planner.py -k memory_is_the_published_o
 src/bootcamp/costs/pipeline_schedules.py: tests/test_schedules.py -k "in_flight or bubble"
 - "1f1b": below,
 + "1f1b": max(0, below - 1),
+# what FSDP sends beside products does not slow them
+src/bootcamp/costs/step.py: tests/test_planner.py -k held_out
+- return side_by_side(compute + slower, sending)
++ return side_by_side(compute, sending)
 # a formula of bytes forgets the second half of the ring
 src/bootcamp/costs/sharding.py: tests/test_formulas.py
 - RING = {"all-reduce": 2,

@@ -59,7 +59,7 @@ plots.show(three_axes.axes_map())
 # of its peak that a GPU reaches in a real program. So a planner has **constants**, fitted to
 # published runs. They differ between **stacks**: GPUs, network and software together, such as
 # Megatron-LM on A100s. For a stack that it has never seen, the planner borrows the constants of
-# others. These are the constants of one stack:
+# others. These are the constants of one stack, and those of all:
 
 # %%
 forecasts.tabulate_constants("vtrain")
@@ -480,15 +480,15 @@ forecasts.tabulate_effective_time()
 #
 # ### More rows held out
 #
-# Leaving out one row is the easiest test. What if half of the rows are left out, or all rows of one
-# model's size or of one mesh? Or all rows of a stack but one?
+# Leaving out one row is the easiest test. What if a half is held out, drawn by a seed before
+# anything was fitted? Or the complete stack?
 
 # %%
 forecasts.errors_left_out()
 
 # %% [markdown]
-# The last column is closest to your case: a stack that the planner does not know, and one run of
-# it, the **anchor**, to scale the predictions by.
+# The last column is closest to your case: a stack that the planner does not know. One run of it is
+# your **anchor**, to scale the predictions by.
 #
 # ### The scripts of this course
 #

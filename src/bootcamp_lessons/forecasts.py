@@ -536,10 +536,9 @@ def llama_peaks() -> Table:
 
 
 def tabulate_constants(stack: str) -> Table:
-    """Table the constants that were fitted for a stack, and what each means."""
-    rows = [row for row in read_accuracy()["constants"] if row["stack"] == stack]
-    tables = fitted_constants.STACKS[stack]["tables"]
-    names = "; ".join(PUBLISHED[name] for name in tables if name in PUBLISHED)
-    columns = {name: name for name in ("constant", "value", "range", "is")}
-    caption = f"Fitted to {rows[0]['rows of the stack']} published runs: {names}"
-    return Table.of(rows, columns, caption)
+    """Table the constants that were fitted for a stack and for all, and what each means."""
+    found, tables = read_accuracy(), fitted_constants.STACKS[stack]["tables"]
+    rows = [row for row in found["constants"] if row["stack"] in (stack, "all")]
+    columns = {name: name for name in ("constant", "stack", "value", "unit", "range", "is")}
+    runs = [row["table"] in tables for row in found["rows"] if row["half"] == "fitted"]
+    return Table.of(rows, columns, f"Fitted to {len(runs)} published runs, {sum(runs)} of {stack}")

@@ -1,16 +1,27 @@
-"""python tools/recorders/accuracy.py
+"""python tools/recorders/accuracy.py [--fit]
 
-The rows of published runs that the planner's constants are fitted to; the others are held out, and
-nobody looks at them before a fit is final.
+How wrong the planner is on published runs: on the half that its constants were fitted to, beside
+the half held out, at which nobody looks before a fit is final; what each constant gains there; and
+how often the truth lies in a prediction's interval. --fit fits first, and writes fitted.json and
+intervals.json of src/bootcamp/costs and logs/reference/accuracy.json. Needs scipy; a minute or two.
 """
 
+import argparse
+import json
 import math
 import random
+import statistics
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
 
 from bootcamp.costs import fitted_constants, planner, published
-from bootcamp.costs.fitted_constants import STACKS
+from bootcamp.costs.fitted_constants import EXPLAINED, SHARED, STACKS
+from bootcamp.files import read_json
+from bootcamp.paths import REFERENCE
 from bootcamp.table import Table
 
 SEED = 33  # of the split: it was drawn before any constant was fitted to a half
@@ -18,6 +29,11 @@ SIZES = {"1 to 8": 8, "to 64": 64, "to 512": 512, "above": math.inf}  # GPUs
 FEW = 4  # rows: a stack with fewer is held out whole
 # predicted as runs of a stack never seen, so that a large run is not predicted by itself
 NEVER_FITTED = ("llama3_table4", "megascale", "mtnlg_530b")
+TOLERANCE = 0.03  # an error up to it counts squared, a larger one as it is (Huber's loss)
+BELIEF = 4  # a constant's range is so many standard deviations of what is believed before
+CLASSES = (8, 512, math.inf)  # GPUs at most: of what is alike in how far predictions are off
+OFTEN = 0.8  # of the truths lie in their prediction's interval
+UNSEEN = "never seen"
 # columns published_*, any of which says how long a step takes
 RATES = ("seconds", "milliseconds", "seconds_of_200_steps", "images_per_second")
 RATES += ("tokens_per_second_per_gpu", "tflops_per_gpu", "mfu_percent")
@@ -92,10 +108,267 @@ def seconds_of_step(row: dict, case: planner.Workload) -> float | None:
     return flops / (share * case.cluster.gpu.peak) if share else None
 
 
+def keys(*without: tuple[str, str]) -> list[tuple[str, str]]:
+    """List (stack, constant) of what is fitted; "" is all stacks."""
+    own = [(stack, name) for stack, about in STACKS.items() for name in about["constants"]]
+    return [key for key in [("", name) for name in SHARED] + own if key not in without]
+
+
+def about(name: str) -> dict:
+    """Return what constants.toml says of a constant, or of its kind."""
+    return EXPLAINED.get(name) or EXPLAINED[name.partition(" ")[0]]
+
+
+def log_error(row: Measured, found: dict[str, dict], stack: str | None = None) -> float:
+    """log(predicted / measured) by constants as in fitted.json. stack: in place of the row's."""
+    name = row.stack if stack is None else stack
+    values = found[""] | found.get(name, found.get(UNSEEN, {}))
+    values |= {} if name == UNSEEN else STACKS[name]["published"]
+    chosen = row.case.cluster.gpu.name, row.case.method
+    c = fitted_constants.select_constants(values, *chosen)
+    return math.log(planner.answer(row.case, c).seconds / row.seconds)
+
+
+def fit(rows: list[Measured], unknown: list[tuple[str, str]]) -> dict[str, dict]:
+    """Fit all constants together: least Huber loss of the logs, near what is believed before."""
+    from scipy.optimize import least_squares
+
+    stacks = dict.fromkeys(row.stack for row in rows)
+    unknown = [(stack, name) for stack, name in unknown if not stack or stack in stacks]
+    known = [about(name) for _, name in unknown]
+    start = np.log([each["default"] for each in known])
+    width = np.log([each["high"] / each["low"] for each in known]) / BELIEF
+
+    def unpack(x) -> dict[str, dict]:
+        found = {"": {}} | {stack: {} for stack in stacks if STACKS[stack]["constants"]}
+        values = np.exp(start + width * (x - 1)).tolist()
+        for (stack, name), value in zip(unknown, values, strict=True):
+            found[stack][name] = float(f"{value:.6g}")
+        return found
+
+    def residuals(x):
+        off = np.array([log_error(row, unpack(x)) for row in rows]) / TOLERANCE
+        huber = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
+        return np.concatenate([huber, x - 1])
+
+    found = unpack(least_squares(residuals, np.ones(len(start)), diff_step=1e-3).x)
+    return found | {UNSEEN: borrow(found, rows)}
+
+
+def borrow(found: dict[str, dict], rows: list[Measured]) -> dict[str, float]:
+    """Products of a stack never seen, by kind of GPU: the median of the stacks fitted to it."""
+    lent = {}
+    for stack, kind in dict.fromkeys((row.stack, row.case.cluster.gpu.kind) for row in rows):
+        own = found.get(stack, {})
+        if share := own.get("matmul", own.get(f"matmul {kind}")):
+            lent.setdefault(f"matmul {kind}", []).append(share)
+    return {name: float(f"{statistics.median(each):.6g}") for name, each in sorted(lent.items())}
+
+
+def without_stacks(rows: list[Measured], others: list[Measured]) -> list[tuple[Measured, float]]:
+    """List (row, log of its error) of each row as of a stack never seen.
+
+    Fitted is to `others`, less those of the row's stack.
+    """
+    found = {}
+    for stack in dict.fromkeys(row.stack for row in rows):
+        found[stack] = fit([row for row in others if row.stack != stack], keys())
+    return [(row, log_error(row, found[row.stack], UNSEEN)) for row in rows]
+
+
+# What is printed
+
+
+def percent(logs: Iterable[float]) -> list[float]:
+    return [100 * abs(math.expm1(each)) for each in logs]
+
+
+def count_pairs(rows: list[tuple[Measured, float]]) -> tuple[int, int]:
+    """Count the pairs of rows of one table that are ranked correctly, and all of them."""
+    right = both = 0
+    for (one, off), (other, by) in combinations(rows, 2):
+        if one.table == other.table and one.seconds != other.seconds:
+            ours = one.seconds * math.exp(off) < other.seconds * math.exp(by)
+            right, both = right + (ours == (one.seconds < other.seconds)), both + 1
+    return right, both
+
+
+def describe(rows: list[tuple[Measured, float]]) -> dict:
+    """Return mean, its interval by bootstrap, median, 90th percentile and largest error in %."""
+    if not rows:
+        return {"rows": 0}
+    off = percent(each for _, each in rows)
+    drawn = np.random.default_rng(SEED).choice(off, (2000, len(off))).mean(axis=1)
+    low, high = np.quantile(drawn, (0.05, 0.95))
+    right, pairs = count_pairs(rows)
+    return {
+        "rows": len(off),
+        "mean %": statistics.mean(off),
+        "90 % of means": f"{low:.1f} to {high:.1f}",
+        "median %": statistics.median(off),
+        "p90 %": float(np.quantile(off, 0.9)),
+        "largest %": max(off),
+        "pairs ranked correctly %": 100 * right / pairs if pairs else None,
+    }
+
+
+def compare(halves: dict[str, list], by: str, key: Callable[[Measured], str]) -> Table:
+    """Table the errors of the halves beside each other, by what `key` says of a row."""
+    groups = dict.fromkeys(key(row) for rows in halves.values() for row, _ in rows)
+    lines = []
+    for group in [*groups, "all"]:
+        for half, rows in halves.items():
+            own = [pair for pair in rows if group in ("all", key(pair[0]))]
+            lines += [{by: group, "half": half, **describe(own)}] if own else []
+    return Table(lines, f"Errors in seconds of a step, by {by}")
+
+
+def most_off(logs: list[float]) -> float:
+    """Return the error that OFTEN of the next ones stay below (split conformal prediction)."""
+    ordered = sorted(map(abs, logs))
+    return ordered[min(len(ordered), math.ceil((len(ordered) + 1) * OFTEN)) - 1]
+
+
+def size_of(row: Measured) -> float:
+    return next(most for most in CLASSES if row.case.cluster.gpus <= most)
+
+
+def intervals(seen: list, unseen: list) -> dict[str, dict[str, float]]:
+    """{stack seen or not: {most GPUs: how far predictions are off}}.
+
+    Too few stacks are large: one never seen has the interval of all, or of large ones where wider.
+    """
+    sizes = {
+        f"{most}": round(most_off([off for row, off in seen if size_of(row) == most]), 4)
+        for most in CLASSES
+    }
+    all_sizes = round(most_off([off for _, off in unseen]), 4)
+    largest = max(all_sizes, sizes["inf"])
+    return {"seen": sizes, UNSEEN: {"512": all_sizes, "inf": largest}}
+
+
+def calibrate(seen: list, unseen: list) -> list[dict]:
+    """List the share of rows that lie in the interval which other rows, or other stacks, set."""
+    lines, held = [], {most: [] for most in CLASSES}
+    for row, off in seen:
+        alike = [o for r, o in seen if r is not row and size_of(r) == size_of(row)]
+        held[size_of(row)].append(abs(off) <= most_off(alike))
+    for most, inside in [*held.items(), ("any number", sum(held.values(), []))]:
+        line = {"stack": "seen", "GPUs, at most": f"{most}", "rows": len(inside)}
+        lines.append(line | {"inside %": 100 * statistics.mean(inside)})
+    shares = {}
+    for stack in dict.fromkeys(row.stack for row, _ in unseen):
+        most = most_off([off for row, off in unseen if row.stack != stack])
+        shares[stack] = [abs(off) <= most for row, off in unseen if row.stack == stack]
+    line = {"stack": f"{UNSEEN}, the mean of {len(shares)} left out", "GPUs, at most": "any number"}
+    mean = statistics.mean(map(statistics.mean, shares.values()))
+    return [*lines, line | {"rows": len(unseen), "inside %": 100 * mean}]
+
+
+def list_constants(fitted: list[Measured], held: list[Measured], found: dict) -> list[dict]:
+    """List each fitted number, and how much further off the held-out rows are without it."""
+    lines = []
+    for stack, name in keys():
+        less = fit(fitted, keys((stack, name)))
+        rows = [row for row in held if found.get(row.stack) and stack in ("", row.stack)]
+        off = [statistics.mean(percent(log_error(r, each) for r in rows)) for each in (found, less)]
+        known = about(name)
+        line = {"constant": name, "stack": stack or "all", "value": found[stack][name]}
+        line["unit"] = "s" if known["is"].startswith("seconds") else "1"
+        line |= {
+            "range": f"{known['low']:g} to {known['high']:g}",
+            "gains, points": off[1] - off[0],
+        }
+        lines.append(line | {"is": known["is"]})
+    return lines
+
+
+def list_rows(loo: list, held: list) -> list[dict]:
+    """List each row with its error by constants fitted without it, worst first."""
+    before = {(r["table"], r["row"], r["seconds"]): r for r in read_record()["rows"]}
+    lines = []
+    for half, rows in (("fitted", loo), ("held out", held)):
+        for row, off in rows:
+            seconds = float(f"{row.seconds:.4g}")
+            line = {"table": row.table, "row": row.row["row_id"], "half": half, "seconds": seconds}
+            line["predicted"] = float(f"{row.seconds * math.exp(off):.4g}")
+            line["error %"] = float(f"{100 * math.expm1(off):.4g}")
+            others = before.get((row.table, row.row["row_id"], seconds), {})
+            for name in ("one constant %", "mlsysim %", "llm-analysis %"):
+                line[name] = others.get(name)
+            lines.append(line)
+    return sorted(lines, key=lambda line: -abs(line["error %"]))
+
+
+def read_record() -> dict:
+    return read_json(REFERENCE / "accuracy.json")
+
+
+def of_intervals(fitted: list[Measured], held: list[Measured], found: dict) -> tuple[list, list]:
+    """Return what intervals come from: held-out rows; all rows as of stacks never seen."""
+    seen = [(row, log_error(row, found)) for row in held if found.get(row.stack)]
+    images = "tf_cnn_benchmarks"  # no stack shares its one constant
+    return seen, without_stacks([row for row in fitted + held if row.stack != images], fitted)
+
+
+def harder(apart: list, unseen: list) -> list[dict]:
+    """List the mean errors where a half of the rows is left out, and where a stack is."""
+    lines = []
+    for kind, rows in (("half of the rows", apart), ("its stack", unseen)):
+        for table in dict.fromkeys(row.table for row, _ in rows):
+            own = [pair for pair in rows if pair[0].table == table]
+            lines.append({"left out": kind, "table": table, **describe(own)})
+    return lines
+
+
+def evaluate(fitted: list[Measured], held: list[Measured], found: dict) -> dict[str, Table]:
+    """Table all that is printed; "intervals" is what intervals.json holds."""
+    both = {"fitted": fitted, "held out": held}
+    halves = {half: [(r, log_error(r, found)) for r in rows] for half, rows in both.items()}
+    seen, unseen = of_intervals(fitted, held, found)
+    unknown = harder(halves["held out"], unseen)
+    inside = "How many of the truths lie in an interval of 80 %"
+    return {
+        "by table": compare(halves, "table", lambda row: row.table),
+        "by size": compare(halves, "GPUs", lambda row: row.size),
+        "harder": Table(unknown, "Errors of held-out rows, and as of a stack never seen"),
+        "calibration": Table(calibrate(seen, unseen), inside),
+        "constants": Table(list_constants(fitted, held, found), "The fitted numbers"),
+        "intervals": intervals(seen, unseen),
+    }
+
+
+def write(fitted: list[Measured], held: list[Measured], found: dict, tables: dict) -> None:
+    """Write intervals.json, and the record with each row predicted by a fit without it."""
+    text = json.dumps(tables.pop("intervals"))
+    (fitted_constants.HERE / "intervals.json").write_text(f"{text}\n")
+    off = [(r, log_error(r, fit([o for o in fitted if o is not r], keys()))) for r in fitted]
+    apart = [(row, log_error(row, found)) for row in held]
+    record = {name: read_record()[name] for name in ("mlsysim", "llm-analysis")}
+    record["rows"] = list_rows(off, apart)
+    names = dict.fromkeys(row["table"] for row in record["rows"])
+    own = {name: [pair for pair in off + apart if pair[0].table == name] for name in names}
+    record["tables"] = [{"table": name, **describe(rows)} for name, rows in own.items()]
+    record |= {name: [dict(row) for row in table] for name, table in tables.items()}
+    (REFERENCE / "accuracy.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
 def main() -> int:
-    fitted, _ = split(measured())
-    rows = [{"table": row.table, "row": row.name, "GPUs": row.size} for row in fitted]
-    print(Table(rows, "The half of the published rows that is fitted"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fit", action="store_true", help="fit again, and write what is found")
+    (fitted, held), again = split(measured()), parser.parse_args().fit
+    stored = fitted_constants.HERE / "fitted.json"
+    if again:
+        lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in fit(fitted, keys()).items()]
+        stored.write_text("{" + ",\n".join(lines) + "}\n")
+    found = read_json(stored)
+    tables = evaluate(fitted, held, found)
+    for table in list(tables.values())[:-1]:
+        print(table, end="\n\n", flush=True)
+    if again:
+        write(fitted, held, found, tables)
     return 0
 
 

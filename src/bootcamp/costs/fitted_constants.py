@@ -1,12 +1,10 @@
-"""The planner's constants of software on a machine, fitted to published rows.
-
-constants.toml says what each means and between which values it may be, fitted.json holds them.
-"""
+"""The planner's constants: constants.toml explains them, fitted.json holds the fitted ones."""
 
 import json
 import math
 import tomllib
 from collections import namedtuple
+from functools import cache
 from pathlib import Path
 
 from bootcamp.costs.hardware import gpu
@@ -14,15 +12,16 @@ from bootcamp.costs.hardware import gpu
 HERE = Path(__file__).parent
 _TOML = tomllib.loads((HERE / "constants.toml").read_text())
 EXPLAINED = _TOML["constant"]  # {constant: {"default", "low", "high", "is"}}
-# {stack: "tables", "constants" to fit, "published" ones, "anchors", "row": what rows leave blank}
-STACKS = {name: {"published": {}, "anchors": []} | about for name, about in _TOML["stack"].items()}
+SHARED = _TOML["shared"]  # the constants that are fitted to all stacks together
+# {stack: "tables", "constants" to fit, "published" ones, "row": what rows leave blank}
+STACKS = {name: {"published": {}} | about for name, about in _TOML["stack"].items()}
 OF_TABLE = {"": ""} | {t: name for name in STACKS for t in (name, *STACKS[name]["tables"])}
-FITTED = json.loads((HERE / "fitted.json").read_text())  # {stack: "constants", "rows", "anchors"}
+# {stack: {constant: value}}; "" has the shared ones, "never seen" medians of the stacks' own
+FITTED = json.loads((HERE / "fitted.json").read_text())
 # {"seen", "never seen": {most GPUs: how far four in five predictions are off at most, as a log}}
 INTERVALS = json.loads((HERE / "intervals.json").read_text())
-# one field for each constant of constants.toml; all seconds of a step are multiplied by the anchor,
-# measured over predicted seconds of a table, 1.0 where it has none
-Constants = namedtuple("Constants", [*(name for name in EXPLAINED if " " not in name), "anchor"])
+# one field for each constant of constants.toml
+Constants = namedtuple("Constants", [name for name in EXPLAINED if " " not in name])
 
 
 def find_stack(name: str) -> str:
@@ -33,33 +32,28 @@ def find_stack(name: str) -> str:
     return OF_TABLE[plain]
 
 
+@cache
 def find_constants(stack: str, gpu_name: str, method: str = "") -> Constants:
-    """Return a stack's fitted constants; one of few rows, or never seen, borrows the others'."""
+    """Return a stack's constants: its own and what was published of it, the rest of all stacks."""
     name = find_stack(stack)
-    found = FITTED.get(name, {"constants": {}, "anchors": {}})
-    borrowed = {} if found["constants"] else FITTED[""]["constants"]
-    values = borrowed | (STACKS[name]["published"] if name else {}) | found["constants"]
-    return select_constants(values, found["anchors"], stack, gpu_name, method)
+    own = FITTED.get(name or "never seen", FITTED["never seen"])
+    values = FITTED[""] | own | (STACKS[name]["published"] if name else {})
+    return select_constants(values, gpu_name, method)
 
 
-def select_constants(
-    values: dict, anchors: dict, stack: str, gpu_name: str, method: str
-) -> Constants:
-    """Choose those of a table, GPU ("matmul H100") and method ("network ZeRO-3")."""
+def select_constants(values: dict[str, float], gpu_name: str, method: str) -> Constants:
+    """Choose those of a GPU ("matmul H100") and a method ("network ZeRO-3"), or by default."""
     values = {name: about["default"] for name, about in EXPLAINED.items()} | values
-    kinds, chosen = ("", gpu(gpu_name).kind, method), {"anchor": 1.0}
+    kinds, chosen = ("", gpu(gpu_name).kind, method), {}
     for key in sorted(values, key=lambda key: " " in key):  # the special after the plain
         name, _, kind = key.partition(" ")
         if kind in kinds:
             chosen[name] = values[key]
-    table = stack.removesuffix(".csv").lower()  # an anchor may be of its GPU or method alone
-    for key in (table, f"{table} {gpu_name.split()[0]}", f"{table} {method.lower()}"):
-        chosen["anchor"] = anchors.get(key, chosen["anchor"])
     return Constants(**chosen)
 
 
 def interval(seconds: float, stack: str, gpus: int) -> tuple[float, float]:
     """Return between which seconds such a prediction's step lies, four times in five."""
-    sizes = INTERVALS["seen" if FITTED.get(find_stack(stack)) and stack else "never seen"]
+    sizes = INTERVALS["seen" if stack and find_stack(stack) in FITTED else "never seen"]
     off = next(each for most, each in sizes.items() if gpus <= float(most))
     return seconds * math.exp(-off), seconds * math.exp(off)

@@ -387,6 +387,7 @@ def _read_fields(row: dict[str, str]) -> dict:
     return given | {"known": 1e9 * float(billions)} if billions else given
 
 
+@cache
 def plain_name(name: str) -> str:
     """Reduce a name to what its spellings have in common."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())

@@ -278,7 +278,6 @@ def answer(case: Workload, constants: Constants | None = None) -> Answer:
     else:
         held = c.reserved * sum(memory.find_fullest_rank(model, plan).values())
         parts = Step(model, case.cluster, plan, c).parts()
-    parts = {part: c.anchor * seconds for part, seconds in parts.items()}
     seconds, limit = sum(parts.values()), _name_limit(parts, held, device.memory)
     if case.network:
         return Answer(held, limit, seconds, plan.micro_batch / seconds, parts=parts)

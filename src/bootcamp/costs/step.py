@@ -7,7 +7,7 @@ same over each of its edges: inside a host over the GPUs' own links, between hos
 network, which the rings of a host's ranks share.
 """
 
-from functools import cached_property
+from functools import cached_property, partial
 from math import log2
 
 from bootcamp.costs import layer_cut, sharding, traffic
@@ -20,6 +20,7 @@ from bootcamp.costs.sharding import Group, split_by_link
 
 BACKWARD_LAUNCHES = 1.8  # times as long as the forward's: autograd launches about twice the kernels
 ADAM = 30  # bytes for each parameter: four float32 read, three written, the 16 bit copy written
+CONTENTION = 0.3  # seconds of products that a second on a host's bus takes: multiprocessors, memory
 IN_HOST, BETWEEN_HOSTS = 30e-6, 15e-6  # seconds: of a call, and of each doubling of the hosts
 HALF_SPEED_BATCH = 8  # micro-batch at which a GPU reaches half of its speed in convolutions
 # {has a batch norm: reads and writes of each convolution's output, forward and backward}
@@ -32,6 +33,7 @@ class Step:
     def __init__(self, model: Model, cluster: Cluster, plan: Plan, c: Constants):
         self.model, self.cluster, self.plan, self.constants = model, cluster, plan, c
         self.kernels, self.groups = Kernels(cluster.gpu, model, plan, c), plan.groups
+        self._seconds = partial(collective_seconds, cluster=cluster, c=c)
         # a rank's parameters: of a layer, its shared experts, the ends, all of the fullest stage
         self.layer = model.block.parameters(plan.tensor, plan.expert)
         self.shared = model.shared_expert_parameters(plan.tensor, plan.expert)
@@ -51,11 +53,13 @@ class Step:
         forward = side_by_side(busy.forward, launch)
         backward = side_by_side(busy.backward, BACKWARD_LAUNCHES * launch)
         again = kernels.recompute_seconds(forward)
-        gather = reduce = 0.0
+        layer = forward + backward + again
         if plan.each_time:
             gather, _, reduce = self._state_seconds(self.calls[:3], self.layer, self.shared)
-        regather = 0.0 if plan.keep_gathered else gather
-        layer = side_by_side(forward, gather) + side_by_side(backward + again, regather + reduce)
+            regathers = not plan.keep_gathered
+            sent = (2 * regathers + plan.reduce_bytes) * self.layer
+            layer = self._beside(backward + again, regathers * gather + reduce, sent)
+            layer += self._beside(forward, gather, 2 * self.layer)
         head = side_by_side(kernels.head() + self.waits["tensor"].forward, c.ends)
         deep, shallow = layer_cut.layers_of_stage(model.layers, plan.pipeline * plan.virtual)
         deep, shallow = deep * plan.virtual, shallow + deep * (plan.virtual - 1)
@@ -94,22 +98,24 @@ class Step:
         waits = dict.fromkeys(("tensor", "context", "expert"), Passes(0.0, 0.0))
         calls = traffic.list_layer_collectives(self.model, self.plan)
         for axis, kind, size, forward, backward in calls:
-            each = self._collective_seconds(kind, size, self.groups[axis])
+            each = self._seconds(kind, size, self.groups[axis])
             waits[axis] += Passes(forward * each, backward * each)
         if self.plan.async_tensor:  # in as many pieces as ranks, each beside the product before it
             waits["tensor"] *= 1 / self.plan.tensor
         return waits
 
-    def _collective_seconds(self, kind: str, size: float, group: Group) -> float:
-        return collective_seconds(kind, size, group, self.cluster, self.constants)
+    def _beside(self, compute: float, sending: float, sent: float) -> float:
+        """Seconds of products beside a collective that sends so many bytes."""
+        slower = min(sending, CONTENTION * sent / self.cluster.gpu.bus)
+        return side_by_side(compute + slower, sending)
 
     def _state_seconds(self, calls: list, numbers: float, of_experts: float = 0.0) -> list[float]:
         """Seconds of collectives of a rank's parameters; an expert has replicas on fewer ranks."""
         found = []
         for axis, kind, share in calls:
             own = of_experts * share * (axis == "shard")  # the rows of HSDP hold the same experts
-            rest = self._collective_seconds(kind, 2 * (numbers * share - own), self.groups[axis])
-            experts = self._collective_seconds(kind, 2 * own, self.groups["shard of experts"])
+            rest = self._seconds(kind, 2 * (numbers * share - own), self.groups[axis])
+            experts = self._seconds(kind, 2 * own, self.groups["shard of experts"])
             found.append(rest + experts)
         return found
 
@@ -126,10 +132,10 @@ class Step:
             calls, alone = calls[3:], plan.micro_batches * (gather + reduce)
         total = sum(self._state_seconds(calls, self.numbers, self.deep * self.shared))
         if plan.overlap:
-            total = side_by_side(backward, total) - backward
+            total = self._beside(backward, total, plan.reduce_bytes * self.numbers) - backward
         if plan.pipeline > 1 and self.model.tied:  # the first and the last stage share the matrix
             pair = Group(2, self.groups["pipeline"].stride)
-            total += self._collective_seconds("all-reduce", 2 * self.ends, pair)
+            total += self._seconds("all-reduce", 2 * self.ends, pair)
         return total + alone
 
 
@@ -164,7 +170,8 @@ def network_seconds(row: dict, cluster: Cluster, plan: Plan, c: Constants) -> di
     """
     multiply_adds = (float(row["gflops"]) - float(row["saved_gflops"])) * 1e9
     utilization = plan.micro_batch / (plan.micro_batch + HALF_SPEED_BATCH)
-    arithmetic = 3 * 2 * multiply_adds / (cluster.gpu.peak_fp32 * c.images * utilization)
+    speed = cluster.gpu.peak_fp32 * c.clock * c.images * utilization
+    arithmetic = 3 * 2 * multiply_adds / speed
     elements_moved = PASSES_OVER_OUTPUT[row["normed"]] * float(row["million_outputs"]) * 1e6
     compute = plan.micro_batch * (arithmetic + 4 * elements_moved / (cluster.gpu.hbm * c.memory))
     gradient_bytes, group = 4e6 * float(row["millions"]), plan.groups["shard"]
