@@ -136,12 +136,10 @@ def judge_gpus_of_ranks(seen: Observed) -> str:
         _require(len(set(mine)) == 2, two, seen_here, "The cut has to stay.")
     for host in sorted(set(hosts)):
         used = [gpu for mine, its in zip(gpus, hosts, strict=True) if its == host for gpu in mine]
-        _require(
-            len(set(used)) == len(used),
-            f"GPUs of its own for each rank of host {host}",
-            f"of {len(used)} that its ranks need, only {sorted(set(used))} are used",
-            "Those who share have half the memory and speed. Which number counts a host's ranks?",
-        )
+        own, expected = sorted(set(used)), f"GPUs of its own for each rank of host {host}"
+        shared = f"of {len(used)} that its ranks need, only {own} are used"
+        meaning = "Who shares has half the memory and speed. Which number counts a host's ranks?"
+        _require(len(own) == len(used), expected, shared, meaning)
     _check_ranks_agree(seen, "DistributedDataParallel has to stay: each rank trains alone.")
     return "every rank has two GPUs of its own, and all of them train one model."
 
@@ -158,12 +156,9 @@ def judge_epochs(seen: Observed) -> str:
     )
     meaning = "The sampler draws its order from its seed and the epoch that it was told: tell it."
     _check_orders_change(read, meaning)
-    _require(
-        len(set(map(frozenset, read[0]))) > 1,
-        "a rank that meets other samples in another epoch",
-        "the same 16 samples in another order",
-        "Shuffle before the samples are shared out, not after.",
-    )
+    shares, expected = set(map(frozenset, read[0])), "other samples on a rank in another epoch"
+    meaning = "Shuffle before the samples are shared out, not after."
+    _require(len(shares) > 1, expected, "the same 16 in another order", meaning)
     return "three epochs, three orders; the shares are disjoint and change from epoch to epoch."
 
 
@@ -214,10 +209,8 @@ def judge_one_writer(seen: Observed) -> str:
     _require(len(files) <= 1, "one file, checkpoint.pt", ", ".join(sorted(files)), meaning)
     writer = _find_only_writer(seen, "It went well this time, by chance. Let one rank save.")
     restored = seen.values("restored")
-    meaning = "Did a rank read before the file was whole?"
-    _require(
-        set(restored) == {1}, "the checkpoint of step 1 on all ranks", f"steps {restored}", meaning
-    )
+    meaning, steps = "Did a rank read before the file was whole?", f"steps {restored}"
+    _require(set(restored) == {1}, "the checkpoint of step 1 on all ranks", steps, meaning)
     return f"rank {writer} writes, and every rank reads a whole file."
 
 
