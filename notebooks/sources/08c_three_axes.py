@@ -280,11 +280,15 @@ silent_bugs.check_each_axis("silent_norms", silent_bugs.CASES["silent_norms"].br
 # The six train on texts of one length. In padded or packed texts the number of tokens that count
 # differs, and each mean in the code, over a micro-batch or a copy, is a mean over another number.
 # Neither a schedule nor `fully_shard` knows: by rule 2 divide by the tokens of the *global* batch.
-# In a pipeline that needs `scale_grads=False` as well. The program of lesson 04b, its other half:
+# In a pipeline that needs `scale_grads=False` as well. Lesson 04b's program, four ranks, its other
+# half:
 
 # %%
 program = excerpts.SNIPPETS / "token_means.py"
-means = excerpts.parse_printed(launch(program, 2, device="cpu", quiet=True))
+means = excerpts.parse_printed(launch(program, 4, device="cpu", quiet=True))
+for row in means:
+    equal = max(row["sgd: apart"], row["adamw: apart"]) < 1e-9
+    assert equal == (row["divided by"] == "all tokens"), row
 rows = [row for row in means if row["way"] in ("FSDP2", "pipeline")]
 Table(rows, "Parameters against one process, relative to their way; the reported loss")
 
