@@ -22,7 +22,7 @@ from bootcamp.scripts.variants import variant
 from bootcamp.train import pipeline_stages
 from bootcamp_lessons import ddp_practice, sharding_tables
 from bootcamp_lessons.labs import known_programs
-from snippets import muon
+from snippets import experts_grouped, muon
 
 SGD, ADAMW = ("sgd",), ("adamw",)
 BOTH = equality.PROVEN_WITH
@@ -208,6 +208,7 @@ CASES = [
     Case("fsdp_pp", 4, LESSON_08C),
     Case("3d", 8, LESSON_08C),
     Case(EXPERTS, 4, {"mesh": "2x2", **MOE}),
+    Case(partial(variant, "ep", "ep_grouped", experts_grouped.lines()), 2, MOE),
 ]
 
 

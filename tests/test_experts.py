@@ -15,6 +15,7 @@ from bootcamp.experiments import equality
 from bootcamp.train import models
 from bootcamp_lessons import sharding_tables
 from bootcamp_lessons.exercises import sharding as solutions
+from snippets import experts_grouped
 
 TINY = model_shapes.MOE["tiny"]
 FLAGS = {**PROOF, "model": "moe"}
@@ -54,6 +55,12 @@ def test_expert_without_a_token_has_a_gradient_of_zero():
     block.mixture(torch.randn(20, TINY["width"], dtype=torch.float64)).sum().backward()
     assert block.router.counts[0] == 0
     assert not block.experts[0].up.weight.grad.any()
+
+
+def test_grouped_products_are_the_loops_and_starts_for_ends_are_not():
+    *apart, right = experts_grouped.compare().values()
+    assert max(apart) < 1e-6
+    assert right == 0, "no row met its own expert"
 
 
 def test_rows_and_imbalance_by_hand():

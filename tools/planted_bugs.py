@@ -101,6 +101,14 @@ src/bootcamp/classroom/journal.py: tests/test_predict.py -k first_answers
 src/bootcamp/classroom/tasks.py: tests/test_classroom.py -k functions
 - if not is_same(answer, expected, self.within):
 + if False:
+# grouped products get the groups' starts
+src/snippets/experts_grouped.py: tests/test_experts.py -k grouped
+- ends = counts.sum(0).cumsum(0, dtype=torch.int32)
++ ends = (counts.sum(0).cumsum(0) - counts.sum(0)).int()
+# without ranks, the sum is taken for the mean
+src/snippets/ranks_without_ranks.py: tests/test_run_bytes.py -k local
+- if mistake != SUMMED:
++ if mistake == SUMMED:
 # one all-to-all of the experts is forgotten
 src/bootcamp/costs/experts.py: tests/test_experts.py -k planner
 - EXCHANGES = 4

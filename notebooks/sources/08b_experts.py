@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 08b Experts: more parameters at the same compute
 #
-# **60 minutes**, on any machine, after lessons 04 and 07. Without several GPUs each rank is one CPU
-# core, and the cells say so.
+# **60 minutes**, on any machine, after lessons 04 and 07; sections marked (optional) are not
+# included. Without several GPUs each rank is one CPU core, and the cells say so.
 #
 # After this lesson you can explain what a mixture of experts computes, divide its experts over
 # ranks with two all-to-alls, count their bytes, give the experts' gradients the right scale, and
@@ -66,8 +66,7 @@ print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach()
 # %% [markdown]
 # - A **row** is a token on its way through one expert, so there are twice as many rows as tokens.
 #   They are sorted by expert, and each expert computes all its rows at once, in two matrix
-#   products. (On a GPU `tolist()` on the counts waits for the device in each layer, and a loop over
-#   experts starts many small kernels: `torch.nn.functional.grouped_mm` takes all experts at once.)
+#   products.
 # - The choice itself has no gradient. The router learns through the *weights*: a softmax over the
 #   scores of the chosen. With one chosen expert that softmax would be 1, so such models take it
 #   over *all* scores.
@@ -128,9 +127,6 @@ guess_bytes = predict(
     "many MB of rows does it hand to all-to-alls in a step, forward and backward?",
     unit="MB",
 )
-guess_bytes
-
-# %%
 from bootcamp.costs import experts
 
 own, others = experts.parameter_bytes("tiny")
@@ -140,19 +136,13 @@ guess_memory = predict(
     f"all parameters does each of {RANKS} ranks hold?",
     unit="%",
 )
-guess_memory
-
-# %% [markdown]
-# At the start the router is random, and chance decides which experts get more rows than others.
-# Then it learns.
-
-# %%
 guess_crowd = predict(
     "experts_imbalance",
-    "After 30 steps, the busiest expert of a layer gets how many times as many rows as the mean?",
+    "At the start the router is random, then it learns. After 30 steps, the busiest expert of a "
+    "layer gets how many times as many rows as the mean?",
     unit="times",
 )
-guess_crowd
+display(guess_bytes, guess_memory, guess_crowd)
 
 # %% [markdown]
 # ## What changes
@@ -446,6 +436,40 @@ proof
 # at all: `balance` is a buffer, and DDP copies rank 0's buffers to all ranks before each forward
 # pass. The other ranks' counts are ignored.
 # </details>
+#
+# ## All experts at once (optional)
+#
+# A loop over experts starts many small kernels, and at `tolist()` the host waits for the GPU.
+# `torch.nn.functional.grouped_mm` takes all rows, sorted by expert, all matrices, and the ends of
+# the groups as a tensor.
+
+# %%
+guess_waits = predict(
+    "experts_waits",
+    "A step of `ep` calls `tolist()` 18 times in six blocks. How often with grouped products?",
+    unit="calls",
+)
+guess_waits
+
+# %%
+import sys
+
+sys.path.append(str(SRC))
+from snippets import experts_grouped
+
+display(excerpts.source(experts_grouped.at_once))
+at_once = variant("ep", "ep_grouped", experts_grouped.lines())
+grouped = check.prove(at_once, RANKS, **MOE, **SETTINGS)
+display(sharding_tables.list_proofs([("grouped", proof) for proof in grouped]))
+waits, *_ = excerpts.parse_printed(grouped[0].run)
+display(guess_waits.score(waits["tolist"], within=0))
+layer = launch(excerpts.SNIPPETS / "experts_grouped.py", 1, device="cpu", quiet=True)
+print(waits, *excerpts.parse_printed(layer))
+
+# %% [markdown]
+# Twelve are left: an all-to-all wants its lengths on the host. (`bincount` waits too.) And give
+# `grouped_mm` the groups' *starts*: nothing raises, no row meets its own expert, and behind the
+# last start the result is whatever memory held.
 #
 # ## Exercises
 #
