@@ -96,6 +96,7 @@ RIGHT = [
 # and those that begin with the broken program
 FREE = "log, written, writing = [], threading.Lock(), threading.Event()\n"
 RIGHT_FROM_THE_START = [
+    ("one_batch_more", {"mine = list(range(len(inputs)))": "mine = [*range(33), 0]"}),
     ("forked_late", {FREE: f"{FREE}os.register_at_fork(after_in_child=written._at_fork_reinit)\n"}),
     (
         "built_early",
@@ -278,6 +279,10 @@ MISTAKES = [
     ("own_part_first", BOTH, "from the rank that has updated it"),
     ("own_part_first", SHIFTED, "Nobody brings the ranks together"),
     ("own_part_first", shifting("gradients", 0, 1), "from the rank that has updated it"),
+    ("one_batch_more", setting("seen", [list(range(33))] * 2), "66 trained, 33 of them"),
+    ("one_batch_more", {"    dist.barrier()\n": ""}, "How many steps has each?"),
+    ("gathered_on_rank_0", setting("restored", [0.0] * 161), "not what the ranks hold"),
+    ("gathered_on_rank_0", setting("saved", ["model.pt"]), "All ranks gather, one writes"),
     ("forked_late", {"num_workers=1": "num_workers=0"}, "the reading beside the training"),
     ("forked_late", setting("seen", [EVENS]), "Some are read again"),
     ("forked_late", "the ranks hang", "nobody opens it"),

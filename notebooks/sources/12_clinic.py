@@ -387,7 +387,7 @@ print(exercise.check("clinic_deepspeed_copied"))
 # %% [markdown]
 # ### More that wait (optional)
 #
-# Eleven more programs for those who want them. Each has one cell: run it again for each of the
+# Thirteen more programs for those who want them. Each has one cell: run it again for each of the
 # three steps.
 #
 # #### `own_part_first`: who sends first
@@ -403,6 +403,24 @@ def patient(name, answer):
 
 patient("clinic_own_part_first", answer=None)
 print(exercise.check("clinic_own_part_first"))
+
+# %% [markdown]
+# #### `one_batch_more`: after a year
+#
+# Compare the two lines, then count.
+
+# %%
+patient("clinic_one_batch_more", answer=None)
+print(exercise.check("clinic_one_batch_more"))
+
+# %% [markdown]
+# #### `gathered_on_rank_0`: one rank saves
+#
+# Which of the two lines is a collective?
+
+# %%
+patient("clinic_gathered_on_rank_0", answer=None)
+print(exercise.check("clinic_gathered_on_rank_0"))
 
 # %% [markdown]
 # #### `forked_late`: before the first batch

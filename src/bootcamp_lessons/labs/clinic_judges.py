@@ -299,6 +299,18 @@ def judge_gathered_bytes(seen: Observed) -> str:
     return f"{mine:,} bytes are gathered, in 16 bits, and the optimizer has 32."
 
 
+def judge_batches(seen: Observed) -> str:
+    """Require that ranks train 32 of 33 samples or more in each epoch, together."""
+    for parts in zip(*seen.values("seen"), strict=True):
+        numbers = sum(parts, [])
+        trained = f"{len(numbers)} trained, {len(set(numbers))} of them different"
+        meaning = "Each rank has a share, and only the sample that does not divide may be left out."
+        is_right = len(numbers) <= 34 and len(set(numbers)) >= 32
+        _require(is_right, "33 samples, shared out", trained, meaning)
+    _check_ranks_agree(seen, "DistributedDataParallel has to stay: each rank trains alone.")
+    return "all ranks get through both epochs, and one sample at most is left out or read twice."
+
+
 def judge_each_once(seen: Observed) -> str:
     """Require that each sample is read once, by any worker, rank or job."""
     too_many = "Each worker, rank and job has to leave out what any other one reads."
