@@ -194,9 +194,8 @@ sharding_tables.list_proofs(proofs)
 # ## One plan in five tools' words
 #
 # A plan (lesson 10) for 32 ranks: weights sharded over 8, each layer's matrices over 4, bfloat16,
-# blocks recomputed. `python src/snippets/one_plan.py --data 8 --tensor 4` writes it for five tools,
-# has each tool's **own parser** read it, and compares what it understood with the plan. Then it
-# leaves the last letter out of each name in turn: a typing error.
+# blocks recomputed. `python src/snippets/one_plan.py --data 8 --tensor 4` writes it for five tools
+# and has each tool's **own parser** read it. Then it leaves out each name's last letter in turn.
 
 # %%
 guess_typos = predict(
@@ -217,8 +216,8 @@ display(guess_typos.score(plans["Accelerate"]["accepted"], within=0))
 # %% [markdown]
 # - **What is missing** stands elsewhere: batches in your loop (PyTorch, Accelerate), recomputation
 #   in Python (DeepSpeed; torchtitan 0.3, which reads no TOML any more).
-# - **Batches.** torchtitan and Megatron count samples: of a rank at a time, and of all. DeepSpeed
-#   wants both and the number of micro-batches, and refuses a product that is not the batch.
+# - **Batches.** The others count samples, of a rank at a time and of all. DeepSpeed takes the
+#   number of micro-batches too, and refuses a product that is not the batch.
 # - **Swallowed.** DeepSpeed looks for the outer names that it knows, and skips others. Accelerate
 #   checks outer names alone; without `parallelism_config_` before it, `tp_size` is skipped too. So
 #   ask a tool what it **understood**, not whether it complained.
@@ -292,8 +291,7 @@ claim.equal(
 # - `Memory-Usage`: all that the driver has given out: tensors, PyTorch's reserve, CUDA's contexts.
 # - `GPU-Util`: the share of time in which any kernel ran (lesson 02). An all-reduce that waits is
 #   one: GPU 1 has the 100 %, and GPU 0, whose rank is stuck, none.
-# - `Perf`: P0 is fastest. `Pwr`: watts. A process: `C` computes, `G` draws. `No Such Process`: ask
-#   on the container's host.
+# - A process: `C` computes, `G` draws. `No Such Process`: ask on the container's host.
 # - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: commands in full, which nvitop cuts) look for
 #   your script with the parent 1 or `systemd`. `orphans()` finds scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,

@@ -2,6 +2,9 @@
 
 Write one plan as five tools want to be told, and let the parser of each tool that is installed read
 it. Then, of each name in turn, leave the last letter out. Prints a line of JSON for each tool.
+
+Recorded with Python 3.12: torchtitan 0.2.2 (installed with --no-deps) and 0.3.0, which bring much
+more than their parsers; megatron-core 0.19.2, which has Megatron-LM's arguments (0.16.1 has not).
 """
 
 import argparse
