@@ -14,7 +14,7 @@ from bootcamp.drawing.style import describe_origins
 from bootcamp.paths import REFERENCE, shown
 from bootcamp.records.runs import name_runs
 from bootcamp.table import Table
-from bootcamp_lessons import forecasts
+from bootcamp_lessons import forecasts, sharding_tables
 from bootcamp_lessons.diagrams import (
     dataparallel,
     horovod,
@@ -139,7 +139,8 @@ def link_ranking(*runs) -> Figure:
 
 def requests_that_fit(gigabytes: float, *lengths: int) -> Table:
     """Requests of these lengths that a GPU answers at a time, for models that take all of them."""
-    taken = [row for row in memory.cache_rows(lengths, gigabytes) if None not in row.values()]
+    rows = sharding_tables.cache_rows(lengths, gigabytes)
+    taken = [row for row in rows if None not in row.values()]
     return Table(
         [{key: row[key] for key in row if key != "query heads"} for row in taken],
         f"By formula: a GPU of {gigabytes:g} GB, weights and cache in bfloat16; requests of "

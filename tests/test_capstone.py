@@ -165,6 +165,14 @@ def test_plans_win_in_one_task_at_most():
         assert sum(plan_contest.judge(plan, task).accepted for task in TASKS.values()) <= 1, plan
 
 
+def test_what_is_measured_first_is_what_the_plan_depends_on():
+    most = {
+        name: next(iter(plan_contest.measure_first(plan_contest.find_best(task), task)))
+        for name, task in TASKS.items()
+    }
+    assert most == {"fast": "matmul", "slow": "network", "long": "attention"}
+
+
 TENSOR_FSDP = RECIPES["tensor and FSDP"]
 LIMITS = [
     ("fast", {"tensor": 8, "data": 8, "pipeline": 4, "stage": 1}, "tensor-parallel collectives"),

@@ -366,6 +366,23 @@ def test_gpus_are_known_by_the_words_of_their_names():
         gpu("H900")
 
 
+def test_intervals_hold_the_seconds_and_trainings_have_days_and_a_price():
+    run = published.table("llama3_table4")[1] | {"stack": "", "stage": "1", "host_gb_s": "400"}
+    run |= {"sequence_parallel": "yes", "compile": "yes", "tokens": "15.6e12"}
+    alone, found = __main__.answer_row(run | {"tokens": ""}), __main__.answer_row(run)
+    assert alone["low"] < alone["seconds_per_step"] < alone["high"]
+    assert [alone[name] for name in ("days", "gpu_hours", "dollars", "mwh")] == [None] * 4
+    # 30.84 million H100 hours, says Llama 3.1's model card of its 405B
+    assert found["gpu_hours"] == pytest.approx(30.84e6, rel=0.2)
+    assert found["days"] == pytest.approx(found["gpu_hours"] / 24 / 16384)
+    assert found["gpu_hours"] > 15.6e12 / found["tokens_per_second_per_gpu"] / 3600, "none fails"
+    assert found["dollars"] == 2 * found["gpu_hours"]
+    assert found["mwh"] == pytest.approx(1.1 * 700e-6 * found["gpu_hours"])
+    dearer = __main__.answer_row(run | {"dollars_per_hour": "3"})
+    assert dearer["dollars"] == 3 * found["gpu_hours"]
+    assert "tokens=0: expected" in __main__.answer_row(run | {"tokens": "0"})["error"]
+
+
 def test_json_goes_in_and_out(ask):
     _, out, _ = ask(json.dumps([{**GOOD, "gpus": 8}, {"gpus": -1}]), "--json")
     good, bad = json.loads(out)

@@ -286,8 +286,10 @@ claim.equal(
 
 # %% tags=["nbval-check-output"]
 from bootcamp.costs import layer_cut
+from bootcamp_lessons import sharding_tables
 
-Table(layer_cut.traffic(samples=8), "What each of two devices sends in a step of 8 samples, MB")
+caption = "What each of two devices sends in a step of 8 samples, MB"
+Table(sharding_tables.cut_traffic(samples=8), caption)
 
 # %% [markdown]
 # With few samples a cut sends far less than data parallelism, with many it sends more. The two are

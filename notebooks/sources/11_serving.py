@@ -362,11 +362,12 @@ plots.show(diagrams.seconds_by_length(generation.measure((64, 256, 1024))))
 # 90 %; activations need some of it too.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.costs import hardware, memory, model_shapes
+from bootcamp.costs import hardware, model_shapes
+from bootcamp_lessons.sharding_tables import cache_rows
 
 h100, llama = hardware.gpu("H100 80GB"), model_shapes.served_models()["Llama 3 8B"]
 usable = 0.9 * h100.memory / 1e9
-fit = [row for row in memory.cache_rows((8192, 131_072), usable) if row["fit at 8,192"]]
+fit = [row for row in cache_rows((8192, 131_072), usable) if row["fit at 8,192"]]
 Table(fit, f"{usable:.0f} of a GPU's 80 GB, weights and cache in bfloat16, by formula")
 
 # %% [markdown]

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from bootcamp.costs import failures, fitted_constants, memory, model_shapes, planner, published
-from bootcamp.costs.hardware import GB, GIB, Cluster, Gpu, gpu
+from bootcamp.costs.hardware import GB, Cluster, Gpu, gpu
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.planner import Workload
 from bootcamp.costs.plans import RECOMPUTE, Plan, check, list_candidates
@@ -26,13 +26,15 @@ from bootcamp.paths import REFERENCE
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
 from bootcamp_lessons import sharding_tables
+from bootcamp_lessons.plan_contest import changed_knobs, describe
 
 MODELS = ("Llama 2 7B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B")
 GPUS = ("A100 80GB", "H100 80GB", "H200", "B200")
 LINKS = {"400 Gbit/s a GPU": 400, "200 Gbit/s a GPU": 200, "50 Gbit/s a GPU": 50}  # GB/s a host
 BATCH = 2**22  # tokens of a step
-# what a table of all plans leaves out, so that a picture can show them
-FEW = {"context": 1, "virtual": 1, "shard": 0, "keep_gathered": False}
+# what is not tried: HSDP; in pictures of all plans, context ranks and interleaving too
+NO_ROWS = {"shard": 0, "keep_gathered": False}
+FEW = {"context": 1, "virtual": 1, **NO_ROWS}
 SETS_IN = 0.1  # of a step: from this share on a part is named as a limit
 SLOWER_BY = {
     "host": "launches",
@@ -44,8 +46,6 @@ SLOWER_BY = {
     "bubble": "bubble",
     "optimizer": "optimizer",
 }
-LIMITS = ("links", "bubble", "launches", "batch")
-ERRORS = {"planner": "error %", "one constant": "one constant %", "mlsysim": "mlsysim %"}
 CONNECTED = ("tensor", "context", "expert", "data", "pipeline")  # parts that wait for links
 
 
@@ -115,7 +115,7 @@ def split_memory_gb(shape: Model, plan: Plan, device: Gpu) -> dict[str, float]:
 
 def name_plan(plan: Plan) -> dict:
     """Return the columns that name a plan in a table."""
-    mesh = {"tensor": plan.tensor, "pipeline": plan.pipeline, "data": plan.data}
+    mesh = {name: getattr(plan, name) for name in ("tensor", "context", "pipeline", "data")}
     return mesh | {"ZeRO": plan.stage, "micro-batch": plan.micro_batch, "recompute": plan.recompute}
 
 
@@ -213,7 +213,7 @@ def grow(
     for gpus in counts:
         cluster = make_cluster(gpus, host_gb_s)
         line = {"GPUs": gpus, "samples_per_gpu": size / gpus}
-        found = planner.search(shape, cluster, size, **given)
+        found = planner.search(shape, cluster, size, **NO_ROWS | given)
         if not found:
             some = any(list_candidates(shape, cluster, size, **given))
             why = "no plan fits the memory" if some else "no plan divides the batch"
@@ -232,7 +232,7 @@ def grow(
 
 
 COLUMNS_OF_PLAN = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute", "peak_gb")
-COLUMNS_OF_PLAN += ("seconds_per_step", "tokens_per_second_per_gpu", "mfu", "limit")
+COLUMNS_OF_PLAN += ("seconds_per_step", "tokens_per_second_per_gpu", "mfu", "limit", "context")
 
 
 def latency_seconds(shape: Model, cluster: Cluster, plan: Plan) -> float:
@@ -256,6 +256,8 @@ def _limits(shares: dict[str, float], samples_per_gpu: float) -> set[str]:
 
 # Published runs
 
+LARGE = ("llama3_table4", "megascale", "mtnlg_530b")
+SIZES = {"1 to 8": 8, "to 64": 64, "to 512": 512, "above": math.inf}
 PUBLISHED = {
     "vtrain_single": "vTrain, 1 host",
     "vtrain_multi": "vTrain, 8 to 64 hosts",
@@ -356,48 +358,15 @@ def explain_plans(plans: list[dict]) -> Table:
     return Table.of(plans, columns, "Seconds of a step and what takes them, predicted")
 
 
-def tabulate_stages(kinds: Table, which: tuple[int, ...]) -> Table:
-    """Table some stages of traffic.kinds, in GB."""
-    shown = {
-        "optimizer": "optimizer_bytes",
-        "activations": "activations_bytes",
-        "peak": "peak_bytes",
-        "sent in its host": "sent_inside_bytes",
-        "to other hosts": "sent_between_bytes",
-    }
-    rows = []
-    for kind in (kinds[stage] for stage in which):
-        row = {"stage": kind["stage"], "ranks": kind["ranks"]}
-        rows.append(row | {f"{name}, GB": kind[column] / GB for name, column in shown.items()})
-    return Table(rows, "A rank of some stages: what it holds, and sends in a step, by formula")
-
-
 def tabulate_sizes(names: tuple[str, ...]) -> Table:
     """Table the parameters of models, and those that a token passes through."""
-    rows = []
-    for name in names:
-        model = find_model(name)
-        row = {"model": name, "parameters, billion": model.parameters / 1e9}
-        row["a token passes through, billion"] = model.matrix_parameters / 1e9
-        rows.append(row | {"states, TB": 16 * model.parameters / 1e12})
-    return Table(rows, "AdamW in mixed precision: 16 bytes for each parameter")
-
-
-def find_limits(cases: dict[str, Table]) -> Table:
-    """Find the number of GPUs from which on each limit costs. cases: {model: table of grow}."""
-    shown = []
-    for model, growth in cases.items():
-        known = [row for row in growth if row["mfu"]]
-        first, last = known[0], known[-1]
-        tokens = first["tokens_per_second_per_gpu"] * first["GPUs"] * first["seconds_per_step"]
-        line = {"model": model, "million tokens a step": tokens / 1e6, "fits from": first["GPUs"]}
-        for name in LIMITS:
-            line[name] = next((row["GPUs"] for row in growth if name in row["marks"]), None)
-        line["latency at most, %"] = 100 * max(row["shares"]["latency"] for row in known)
-        beyond = None if last is growth[-1] else last["GPUs"]
-        shown.append(line | {"last that divide the batch": beyond})
-    caption = f"Number of GPUs at which a limit first exceeds {SETS_IN:.0%} of a step"
-    return Table(shown, f"{caption}; batch: more GPUs than sequences")
+    columns = {
+        "model": lambda name: name,
+        "parameters, billion": lambda name: find_model(name).parameters / 1e9,
+        "a token passes through, billion": lambda name: find_model(name).matrix_parameters / 1e9,
+        "states, TB": lambda name: 16 * find_model(name).parameters / 1e12,
+    }
+    return Table.of(names, columns, "AdamW in mixed precision: 16 bytes for each parameter")
 
 
 def tabulate_effective_time(gpus: tuple[int, ...] = (16384, 65536)) -> Table:
@@ -426,27 +395,54 @@ def list_predicted_rows() -> list[dict]:
     return [row for row in read_accuracy()["rows"] if row["error %"] is not None]
 
 
-def errors_by_table() -> Table:
-    """Table the errors of each published table, each row predicted by a fit without it."""
-    found, shown = read_accuracy(), []
-    for row in found["tables"]:
-        own = [r for r in found["rows"] if r["table"] == row["table"]]
-        line = {"published by": PUBLISHED[row["table"]], "rows": len(own)}
-        line["largest %"] = max(abs(r["error %"]) for r in own)
-        line["pairs ranked correctly %"] = row["pairs ranked correctly %"]
-        for name, key in ERRORS.items():
-            known = [abs(r[key]) for r in own if r[key] is not None]
-            line[f"{name}, mean %"] = fmean(known) if known else None
-        shown.append(line)
-    caption = "Errors in seconds of a step, each row left out once"
-    return Table(shown, f"{caption}; mlsysim {found['mlsysim']}")
+def errors_by_size() -> Table:
+    """Table the errors by number of GPUs, of rows to which no constant was fitted."""
+    known, rows, least = [r for r in list_predicted_rows() if r.get("half") != "fitted"], [], 0
+    counts = [read_published_row(r["table"], r["row"]).cluster.gpus for r in known]
+    for name, most in SIZES.items():
+        pairs = zip(known, counts, strict=True)
+        off = [abs(row["error %"]) for row, gpus in pairs if least < gpus <= most]
+        row, least = {"GPUs": name, "published runs": len(off), "mean error %": fmean(off)}, most
+        rows.append(row | {"median %": median(off), "largest %": max(off)})
+    return Table(rows, "Seconds of a step, predicted by constants fitted without the run")
 
 
-def mean_errors() -> dict[str, float]:
-    """Return the mean error in % of each predictor, over the rows that all three have."""
-    rows = read_accuracy()["rows"]
-    all_three = [row for row in rows if None not in [row[key] for key in ERRORS.values()]]
-    return {name: fmean(abs(row[key]) for row in all_three) for name, key in ERRORS.items()}
+def runs_at_scale() -> Table:
+    """Table runs on thousands of GPUs beside their predictions; best: the fastest plan found."""
+    rows = []
+    for given in (row for table in LARGE for row in published.table(table)):
+        case = planner.read(given)
+        found = planner.answer(replace(case, stack=""))
+        work = 100 * found.mfu * found.seconds  # of the step, in % of the peak
+        mfu = float(given.get("published_mfu_percent") or work / float(given["published_seconds"]))
+        size = case.plan.batch
+        (best, fastest), *_ = planner.search(case.shape, case.cluster, size, **NO_ROWS)
+        lost = {part: found.parts[part] / found.seconds for part in planner.WORDS}
+        most = max(lost, key=lost.get)
+        row = {"run": given.get("method") or PUBLISHED[given["stack"]], "GPUs": case.cluster.gpus}
+        row |= {"tokens of a sample": case.shape.sequence, "mesh": _name_run(case)}
+        row |= {"published MFU %": mfu, "predicted MFU %": 100 * found.mfu}
+        row |= {"error %": 100 * (mfu / 100 / found.mfu - 1)}
+        row["waits most for"] = f"{planner.WORDS[most]}, {100 * lost[most]:.0f} %"
+        rows.append(row | {"best MFU %": 100 * fastest.mfu, "best": describe(changed_knobs(best))})
+    return Table(rows, "Large runs, predicted as those of a stack never seen")
+
+
+def price_trainings(
+    model: str, tokens: float, counts: Iterable[int], batch: int = 2**24, kind: str = "H100 80GB"
+) -> Table:
+    """Table the fastest plan at each number of GPUs: days of the training, hours, price, energy."""
+    shape, rows = find_model(model), []
+    for gpus in counts:
+        cluster = make_cluster(gpus, kind=kind)
+        for plan, found in planner.search(shape, cluster, count_samples(shape, batch), **NO_ROWS):
+            more = planner.surround(Workload("", cluster, plan, shape, tokens=tokens), found)
+            row = {"GPUs": gpus, "plan": describe(changed_knobs(plan)), "MFU %": 100 * found.mfu}
+            row |= {name: more[name] for name in ("days", "gpu_hours", "dollars", "mwh")}
+            ends = (more["days"] * more[end] / found.seconds for end in ("low", "high"))
+            rows.append(row | dict(zip(("days, low", "days, high"), ends, strict=True)))
+    about = f"{model}, {tokens / 1e12:g} trillion tokens on {kind}, saves and failures included"
+    return Table(rows, f"{about}; 80 % intervals, by the planner")
 
 
 def count_ranked_pairs() -> tuple[float, int]:
@@ -455,84 +451,6 @@ def count_ranked_pairs() -> tuple[float, int]:
     known = [row for row in read_accuracy()["tables"] if row[key] is not None]
     pairs = [row["rows"] * (row["rows"] - 1) // 2 for row in known]
     return sum(n * row[key] / 100 for n, row in zip(pairs, known, strict=True)), sum(pairs)
-
-
-def worst_errors(most: int = 8) -> Table:
-    """Table the rows with the largest errors, and what may explain them."""
-
-    def plan(row: dict):
-        return read_published_row(row["table"], row["row"]).plan
-
-    columns = {
-        "row": "row",
-        "GPUs": lambda row: plan(row).ranks,
-        "pipeline": lambda row: plan(row).pipeline,
-        "micro-batches for each stage": lambda row: plan(row).micro_batches / plan(row).pipeline,
-        "published s": "seconds",
-        "predicted s": "predicted",
-        "error %": "error %",
-        "mlsysim %": "mlsysim %",
-    }
-    caption = "The worst rows, each predicted by constants fitted without it"
-    return Table.of(list_predicted_rows()[:most], columns, caption)
-
-
-def errors_left_out(tables=("vtrain_multi", "mosaicml_mpt", "torchtitan")) -> Table:
-    """Table the errors when more than one row is held out of the fit."""
-    found, shown = read_accuracy(), []
-    kinds = dict.fromkeys(row["left out"] for row in found["harder"])
-    for table in tables:
-        own = {row["left out"]: row["mean %"] for row in found["harder"] if row["table"] == table}
-        one = next(row["mean %"] for row in found["tables"] if row["table"] == table)
-        shown.append({"published by": PUBLISHED[table], "one row": one, **kinds, **own})
-    return Table(shown, "Mean error in %, by what was held out of the fit")
-
-
-def errors_unseen() -> Table:
-    """Table twenty runs on a recorded machine, each predicted before it ran."""
-    found = read_json(REFERENCE / "unseen.json")
-    machine = found["machine"]
-    where = f"{machine['cores']} cores of {machine['cpu']}, torch {found['versions']['torch']}"
-    columns = {
-        "strategy": "strategy",
-        "model": "model",
-        "batch": "global_batch",
-        "predicted ms": lambda row: 1e3 * row["predicted_seconds"],
-        "measured ms": lambda row: 1e3 * row["measured"]["median"],
-        "error %": lambda row: 100 * row["error"],
-    }
-    caption = f"A step, recorded on {where}; settings drawn by seed {found['seed']}"
-    return Table.of(found["rows"], columns, caption)
-
-
-def find_published(row_id: str) -> dict:
-    """Return a recorded row: seconds, predicted, error % and more. Raises StopIteration."""
-    return next(row for row in read_accuracy()["rows"] if row["row"] == row_id)
-
-
-def compare_peaks() -> Table:
-    """Compare the predicted peak memory with that of torchtitan's rows."""
-    shown = []
-    for row in published.table("torchtitan"):
-        if row["published_peak_gib"]:
-            run = f"{row['model']}, {row['published_techniques']}, {row['sequence_length']} tokens"
-            measured = float(row["published_peak_gib"])
-            found = planner.answer(planner.read(row)).peak_bytes / GIB
-            line = {"run": run, "published GiB": measured, "predicted GiB": found}
-            shown.append(line | {"error %": 100 * (found / measured - 1)})
-    reserve = fitted_constants.EXPLAINED["reserved"]["default"] - 1
-    return Table(shown, f"Peak memory of a GPU: by formula, and {reserve:.0%} for the allocator")
-
-
-def llama_peaks() -> Table:
-    """Predict Llama 3 405B's published mesh with one, two and four stages on each rank."""
-    row = published.table("llama3_table4")[0]
-    shown = []
-    for virtual in (1, 4, 8):
-        found = planner.answer(planner.read({**row, "virtual": str(virtual)}))
-        line = {"stages on a rank": virtual, "peak, GB": found.peak_bytes / GB}
-        shown.append(line | {"seconds": found.seconds, "bubble, s": found.parts["bubble"]})
-    return Table(shown, "Llama 3 405B on 8,192 H100s of 80 GB, predicted")
 
 
 def tabulate_constants(stack: str) -> Table:

@@ -13,7 +13,7 @@ from itertools import permutations
 from pathlib import Path
 
 from bootcamp.classroom.predict import check_answered
-from bootcamp.costs import model_shapes, planner
+from bootcamp.costs import fitted_constants, model_shapes, planner
 from bootcamp.costs.hardware import GB, Cluster, gpu
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.planner import Answer
@@ -176,6 +176,26 @@ def find_best(task: Task) -> Plan:
     if not found:
         raise ValueError(f"{task.name}: no plan fits {task.cluster.gpu.name}")
     return found[0][0]
+
+
+def measure_first(plan: Plan, task: Task) -> dict[str, float]:
+    """Return {constant: its share of the doubt in a step's seconds}, the largest first.
+
+    As few of the planner's constants as leave an interval of half the width once they are measured.
+    Each lies anywhere in its range, and they are independent: variances of the logarithm add up.
+    """
+    case, doubts = planner.Workload("", task.cluster, plan, task.shape), {}
+    known = fitted_constants.find_constants("", task.cluster.gpu.name)
+    for name in set(known._fields) & set(fitted_constants.EXPLAINED):
+        about = fitted_constants.EXPLAINED[name]
+        ends = [known._replace(**{name: about[end]}) for end in ("low", "high")]
+        slow, fast = (planner.answer(case, constants).seconds for constants in ends)
+        doubts[name] = math.log(slow / fast) ** 2
+    total, found = sum(doubts.values()), {}
+    for name in sorted(doubts, key=lambda name: -doubts[name]):
+        if sum(found.values()) < 1 - 0.5**2:
+            found[name] = doubts[name] / total
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Tables of lessons 06b to 08c: memory of ranks, collectives, bytes, bubbles, formulas too."""
+"""Tables of lessons 06 to 11: memory of ranks, collectives, bytes, bubbles, formulas too."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -277,4 +278,38 @@ def compare_peaks(found: dict[str, list[int]], samples: int, micro_batches: int)
             row = {"schedule": name, "rank": rank, "micro-batches in flight": flight[rank] / stages}
             row["formula"] = memory.pipeline_bytes(course_model(), plan, rank) / 1e6
             rows.append(row | {"measured": measured / 1e6})
+    return rows
+
+
+def cut_traffic(samples: int) -> list[dict]:
+    """Compare what two devices send in a step of the course's GPTs: as stages, as data ranks."""
+    rows = []
+    for size, shape in model_shapes.GPT.items():
+        gradients = FLOAT32_BYTES * model_shapes.parameters("gpt", size)
+        a_sample = FLOAT32_BYTES * shape["context"] * shape["width"]
+        row = {"size": size, "over the cut, MB": samples * a_sample / 1e6}
+        row |= {"gradients, MB": gradients / 1e6}
+        # where tokens times width is the number of parameters
+        rows.append(row | {"equal from samples": round(gradients / a_sample)})
+    return rows
+
+
+def cache_rows(lengths: tuple[int, ...], gigabytes: float = 80) -> list[dict]:
+    """Table each served model's GB of a request and how many fit on a GPU, in bfloat16.
+
+    None beyond the model's context. Models with groups are there once more without.
+    """
+    models, rows = {}, []
+    for name, model in model_shapes.served_models().items():
+        models[name] = model
+        if model.key_heads < model.heads:
+            models[f"{name}, with multi-head attention"] = replace(model, key_heads=model.heads)
+    for name, model in models.items():
+        row = {"model": name, "weights GB": 2 * model.parameters / 1e9}
+        row |= {"query heads": model.heads, "key-value heads": model.key_heads}
+        for length in lengths:
+            takes, fit = length <= model.sequence, model.requests_that_fit(length, 1e9 * gigabytes)
+            row[f"GB at {length:,}"] = model.cache_bytes(length) / 1e9 if takes else None
+            row[f"fit at {length:,}"] = fit if takes else None
+        rows += [row] if row["weights GB"] < gigabytes else []
     return rows

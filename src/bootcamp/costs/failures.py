@@ -1,4 +1,4 @@
-"""Failures of a training on many GPUs: how often they come, and how often to save because of them.
+"""A training on many GPUs: its failures, how often to save because of them, days, price, energy.
 
 Any GPU's failure stops all, so N GPUs fail N times as often as one. Times are in seconds, failures
 are independent of each other and of age. mtbf: the mean time between failures of the whole job.
@@ -8,8 +8,25 @@ import math
 import random
 
 from bootcamp.costs import published
+from bootcamp.costs.hardware import Gpu
 
 HOUR = 3600.0
+DOLLARS = 2.0  # for an hour of a GPU, as for an H800 in arXiv:2412.19437, table 1
+OVERHEAD = 1.1  # energy of a data centre over that of its GPUs, at rated power (arXiv:2302.13971)
+
+
+def bill(
+    tokens: float, rate: float, gpu: Gpu, gpus: int, dollars=DOLLARS, save=60.0, restart=600.0
+) -> dict[str, float]:
+    """Work out days, GPU hours, dollars and energy of a training, saved at Daly's interval.
+
+    rate: tokens a second of a GPU while nothing fails. dollars: for a GPU's hour. save: seconds.
+    """
+    between = mtbf_seconds(gpus)
+    share = effective_share(daly_interval(save, between), save, between, restart)
+    hours = tokens / rate / share / HOUR if share else math.inf
+    spent = {"gpu_hours": hours, "dollars": hours * dollars}
+    return {"days": hours / gpus / 24, **spent, "mwh": OVERHEAD * hours * gpu.watts / 1e6}
 
 
 def mtbf_seconds(gpus: int, run: str = "Llama 3 405B") -> float:

@@ -26,6 +26,7 @@ class Gpu:
     hbm: float  # bandwidth of its memory
     bus: float  # bandwidth of an all-reduce's bus in one host
     multiprocessors: int  # parts that take tiles of a product
+    watts: float  # rated
     kind: str  # the GPU whose fitted constants hold for it too, by default itself
 
     def peak_of(self, precision: str) -> float:
@@ -75,6 +76,7 @@ def gpu(name: str) -> Gpu:
         hbm=1e12 * number("hbm_tb_s"),
         bus=GB * number("bus_gb_s"),
         multiprocessors=int(row["multiprocessors"]),
+        watts=number("watts"),
         kind=row["kind"] or row["gpu"].split()[0],
     )
 

@@ -55,16 +55,3 @@ def compare(costs: dict[str, list[float]], parts: int) -> list[dict]:
             row[f"{kind}, largest / mean"] = largest / (sum(values) / parts)
         rows.append(row)
     return rows
-
-
-def traffic(samples: int) -> list[dict]:
-    """Compare what two devices send in a step of the course's GPTs: as stages, as data ranks."""
-    rows = []
-    for size, shape in model_shapes.GPT.items():
-        gradients = model_shapes.FLOAT32_BYTES * model_shapes.parameters("gpt", size)
-        a_sample = model_shapes.FLOAT32_BYTES * shape["context"] * shape["width"]
-        row = {"size": size, "over the cut, MB": samples * a_sample / 1e6}
-        row |= {"gradients, MB": gradients / 1e6}
-        # where tokens times width is the number of parameters
-        rows.append(row | {"equal from samples": round(gradients / a_sample)})
-    return rows

@@ -5,7 +5,6 @@ counted in the same way for gated MLPs. For this course's scripts (Plan.script) 
 parameters, gradients, optimizer, and the activations when a backward begins, in float32.
 """
 
-from dataclasses import replace
 from math import ceil, prod
 
 from bootcamp.costs import layer_cut, model_shapes, pipeline_schedules, published, sharding
@@ -191,27 +190,6 @@ def course_gpt_needs() -> dict[str, list[tuple[float, float]]]:
             held = sum(FLOAT32.values()) * gpt.parameters + kept
             points.append((gpt.parameters, held / 1e9))
     return needs
-
-
-def cache_rows(lengths: tuple[int, ...], gigabytes: float = 80) -> list[dict]:
-    """Table each served model's GB of a request and how many fit on a GPU, in bfloat16.
-
-    None beyond the model's context. Models with groups are there once more without.
-    """
-    models, rows = {}, []
-    for name, model in model_shapes.served_models().items():
-        models[name] = model
-        if model.key_heads < model.heads:
-            models[f"{name}, with multi-head attention"] = replace(model, key_heads=model.heads)
-    for name, model in models.items():
-        row = {"model": name, "weights GB": 2 * model.parameters / 1e9}
-        row |= {"query heads": model.heads, "key-value heads": model.key_heads}
-        for length in lengths:
-            takes, fit = length <= model.sequence, model.requests_that_fit(length, 1e9 * gigabytes)
-            row[f"GB at {length:,}"] = model.cache_bytes(length) / 1e9 if takes else None
-            row[f"fit at {length:,}"] = fit if takes else None
-        rows += [row] if row["weights GB"] < gigabytes else []
-    return rows
 
 
 # This course's scripts

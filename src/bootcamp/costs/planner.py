@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache, partial
 
-from bootcamp.costs import fitted_constants, memory, model_shapes
+from bootcamp.costs import failures, fitted_constants, memory, model_shapes
 from bootcamp.costs.fitted_constants import Constants
 from bootcamp.costs.hardware import GB, Cluster, gpu
 from bootcamp.costs.model_shapes import Model
@@ -99,6 +99,8 @@ COLUMNS: dict[str, tuple[Callable, str]] = {
     "fused_loss": (flag, "yes: no full copy of the scores; no"),
     "early_stop": (flag, "no: recomputation repeats a layer's last product; yes"),
     "reduce_bytes": (number, "bytes of a gradient's number on the wire; 2"),
+    "tokens": (real, "of the whole training, for its days, GPU hours, dollars and energy"),
+    "dollars_per_hour": (real, "of a GPU; 2, as for an H800 in arXiv:2412.19437, table 1"),
 }
 ALIASES = {"tp": "tensor", "dp": "data", "pp": "pipeline", "cp": "context", "ep": "expert"}
 ALIASES |= {"vp": "virtual", "global_batch": "batch"}
@@ -117,6 +119,8 @@ class Workload:
     network: dict[str, str] | None = None  # a row of published/cnns.csv
     one_layer: bool = False
     states_bytes: float = 0.0  # of the number of parameters
+    tokens: float = 0.0  # of the whole training
+    dollars: float = failures.DOLLARS  # for an hour of a GPU
 
 
 def read(row: dict[str, str]) -> Workload:
@@ -136,7 +140,8 @@ def read(row: dict[str, str]) -> Workload:
     shape, cluster = _make_model(known, given), _make_cluster(given)
     plan = _make_plan(_complete(given))
     check(shape, cluster, plan, uneven=bool(known))
-    return Workload(stack, cluster, plan, shape, method, one_layer=one_layer)
+    asked = given.get("tokens", 0.0), given.get("dollars_per_hour", failures.DOLLARS)
+    return Workload(stack, cluster, plan, shape, method, None, one_layer, 0.0, *asked)
 
 
 class _Given(dict):
@@ -289,6 +294,17 @@ def answer(case: Workload, constants: Constants | None = None) -> Answer:
     return Answer(held, limit, seconds, tokens, mfu, hfu, parts)
 
 
+def surround(case: Workload, found: Answer) -> dict[str, float]:
+    """Return {"low", "high"} of the seconds, and failures.bill where a row has tokens to train."""
+    if found.seconds is None:
+        return {}
+    gpus, names = case.cluster.gpus, ("low", "high")
+    more = dict(zip(names, fitted_constants.interval(found.seconds, case.stack, gpus), strict=True))
+    if case.tokens and found.tokens:
+        more |= failures.bill(case.tokens, found.tokens, case.cluster.gpu, gpus, case.dollars)
+    return more
+
+
 @cache
 def predict(model: Model, cluster: Cluster, plan: Plan) -> Answer:
     """Predict a possible plan by the constants of a stack never seen."""
@@ -302,6 +318,7 @@ def search(model: Model, cluster: Cluster, batch: int, most: int = 1, **given) -
     longer, or their memory does not suffice. given: as of plans.list_candidates.
     """
     found, floors = [], []
+    reserved = fitted_constants.find_constants("", cluster.gpu.name).reserved
     for plan in list_candidates(model, cluster, batch, **given):
         p, least = plan.pipeline, _layer_seconds(model, cluster, replace(plan, **ALONE))
         bubble = (p - 1) / {"zero-bubble": 3, "zb-v": 6}.get(plan.schedule, plan.virtual)
@@ -311,12 +328,11 @@ def search(model: Model, cluster: Cluster, batch: int, most: int = 1, **given) -
     for floor, _, plan in sorted(floors):
         if len(found) >= most and floor > found[most - 1][1].seconds:
             break
-        if (answer := predict(model, cluster, plan)).peak_bytes <= cluster.gpu.memory:
-            insort(found, (plan, answer), key=lambda pair: pair[1].seconds)
+        if reserved * sum(memory.find_fullest_rank(model, plan).values()) <= cluster.gpu.memory:
+            insort(found, (plan, predict(model, cluster, plan)), key=lambda pair: pair[1].seconds)
     return found[:most]
 
 
-# fields of a plan that change nothing in a layer
 ALONE = {"data": 1, "pipeline": 1, "virtual": 1, "stage": 0, "shard": 0, "keep_gathered": False}
 
 

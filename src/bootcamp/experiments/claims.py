@@ -200,7 +200,7 @@ def equal(
     """Claim that a counted number is the expected one, up to a share of `within`.
 
     measured: None where this system does not count it. how: kind ("bytes", "memory", "count", or
-    one of PLACES), unit, supported, otherwise. Raises Contradicted.
+    one of PLACES), unit ("bytes" too), supported, otherwise. Raises Contradicted.
     """
     holds = None if measured is None else abs(measured - expected) <= within * abs(expected)
     words = "{}, as expected" if measured == expected else "{}, expected {}"
@@ -240,9 +240,9 @@ def _note_counted(
 ) -> Claim:
     """Note a claim that holds, does not, or (None) can't be counted. words: for its numbers."""
     verdict = NOT_COUNTED if holds is None else SUPPORTED if holds else CONTRADICTED
-    amount = units.size if kind in ("bytes", "memory") else units.number
-    measured = words.format(*(f"{amount(number)} {unit}".rstrip() for number in numbers))
-    measured = "this system does not count it" if holds is None else measured
+    amount = units.size if {kind, unit} & {"bytes", "memory"} else units.number
+    shown = (f"{amount(n)} {unit.removeprefix('bytes')}".rstrip() for n in numbers)
+    measured = "this system does not count it" if holds is None else words.format(*shown)
     text = supported if holds else otherwise
     found = _note(Claim(name, sentence, kind, verdict, measured, text=text))
     if verdict == CONTRADICTED:

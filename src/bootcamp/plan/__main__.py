@@ -1,11 +1,12 @@
 """python -m bootcamp.plan < plans.csv > predictions.csv
 
 Predicts each row of a table of plans: one row one plan, the same rows in the same order come back
-with seconds_per_step, tokens_per_second_per_gpu (samples for images), mfu and hfu (shares of the
-GPU's dense 16 bit peak, attention counted in full), peak_gb (1e9 bytes), peak_gib (2**30), limit
-(what limits), warning (columns that nobody reads) and error (why a row has no answer; the others
-are answered). --columns lists the columns that are read, with the names for `stack`. --json reads
-and writes a list of objects. Columns row_id, source, note and published_* pass through.
+with seconds_per_step, low and high (it lies between them four times in five),
+tokens_per_second_per_gpu (samples for images), mfu and hfu (shares of the GPU's dense 16 bit peak,
+attention in full), peak_gb (1e9 bytes), peak_gib (2**30), days, gpu_hours, dollars, mwh (of tokens
+to train, with saves and failures), limit (what limits), warning (columns that nobody reads), error
+(why a row has no answer; others are answered). --columns lists the columns that are read. --json
+reads and writes a list of objects. Columns row_id, source, note and published_* pass through.
 """
 
 import argparse
@@ -18,21 +19,23 @@ from difflib import get_close_matches
 from bootcamp.costs import planner
 from bootcamp.costs.hardware import GB, GIB
 
-NUMBERS = ("seconds_per_step", "tokens_per_second_per_gpu", "mfu", "hfu", "peak_gb", "peak_gib")
-ADDED = (*NUMBERS, "limit", "warning", "error")
+OF_ANSWER = {"seconds_per_step": "seconds", "tokens_per_second_per_gpu": "tokens"}
+OF_ANSWER |= {name: name for name in ("mfu", "hfu", "limit")}
+ADDED = ["seconds_per_step", "low", "high", "tokens_per_second_per_gpu", "mfu", "hfu", "peak_gb"]
+ADDED += ["peak_gib", "days", "gpu_hours", "dollars", "mwh", "limit", "warning", "error"]
 UNREAD = ("row_id", "source", "note")  # and published_*: allowed, and not read
 
 
 def answer_row(row: dict) -> dict:
     """Return the row with the columns of ADDED; numbers without an answer are None."""
-    found = dict.fromkeys(NUMBERS) | {"limit": "", "warning": _warn(row), "error": ""}
+    found = dict.fromkeys(ADDED) | {"limit": "", "warning": _warn(row), "error": ""}
     try:
         if None in row:  # csv puts there what is beyond the header
             raise ValueError("the row has more values than the header has columns")
-        answer = planner.answer(planner.read(row))
-        held = answer.peak_bytes
-        numbers = answer.seconds, answer.tokens, answer.mfu, answer.hfu, held / GB, held / GIB
-        found |= dict(zip(NUMBERS, numbers, strict=True)) | {"limit": answer.limit}
+        answer = planner.answer(case := planner.read(row))
+        found |= {name: getattr(answer, of) for name, of in OF_ANSWER.items()}
+        found |= {"peak_gb": answer.peak_bytes / GB, "peak_gib": answer.peak_bytes / GIB}
+        found |= planner.surround(case, answer)
     except (ValueError, ArithmeticError) as problem:  # never keeps other rows from their answers
         found["error"] = str(problem)
     return {key: value for key, value in row.items() if key is not None} | found
@@ -51,11 +54,8 @@ def _warn(columns) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Read plans from the standard input, write them answered to the standard output."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bootcamp.plan",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    how = {"prog": "python -m bootcamp.plan", "description": __doc__}
+    parser = argparse.ArgumentParser(**how, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--columns", action="store_true", help="list the columns that are read")
     parser.add_argument("--json", action="store_true", help="a list of objects in, and out")
     chosen = parser.parse_args(arguments)

@@ -193,7 +193,7 @@ def _draw_points(axes, lines: list[dict], words: str, colour: str, marker: str, 
 
 # The best plan at each number of GPUs
 
-ROWS = ("GPUs", "tensor", "pipeline", "data", "tokens/s")
+ROWS = ("GPUs", "tensor", "context", "pipeline", "data", "tokens/s")
 NONE = {"no plan fits the memory": "does not fit", "no plan divides the batch": "batch too small"}
 GROWTH = (
     f"{FORMULAS}; the same batch for all. Tokens/s: of a GPU. In red, what sets in: batch, less "
@@ -249,6 +249,34 @@ def _draw_step(axes, place: int, line: dict, parts: list[str]) -> str:
     look = {"ha": "center", "va": "bottom", "fontsize": FOOT, "color": palette.VERMILLION}
     axes.text(place, 102, words, **look, **charts.BOLD)
     return ", ".join(says)
+
+
+@styled
+def planned_and_published(growth, runs) -> Figure:
+    """Draw the MFU of forecasts.grow's plans, and of Llama 3's three runs beside it."""
+    figure, axes = begin("Predicted and published: 405 billion parameters on more GPUs", 5.0)
+    known, runs = [n for n in growth if n["mfu"]], [n for n in runs if n["run"] == "Llama 3"]
+    counts, planned = [n["GPUs"] for n in known], [100 * n["mfu"] for n in known]
+    axes.plot(counts, planned, "o-", color=palette.BLUE, label="fastest plan that fits, predicted")
+    look = {"color": palette.VERMILLION, "markersize": 13, "linestyle": "", "zorder": 4}
+    places = [n["GPUs"] * (1.3 if n["tokens of a sample"] > 8192 else 1) for n in runs]
+    published, predicted = (
+        [n["published MFU %"] for n in runs],
+        [n["predicted MFU %"] for n in runs],
+    )
+    axes.plot(places, published, marker="*", label="Llama 3, published", **look)
+    axes.plot(places, predicted, marker="s", fillstyle="none", label="its mesh, predicted", **look)
+    charts.beside(axes, places[-1], published[-1], "131,072 tokens\na sample", fontsize=SMALL)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{gpus:,}" for gpus in counts], fontsize=SMALL)
+    axes.set(ylim=(0, 60), xlim=(counts[0] / 1.4, 4 * counts[-1]))
+    axes.set(xlabel="GPUs, the same tokens a step for all", ylabel="MFU, %")
+    axes.legend(loc="lower left", fontsize=SMALL)
+    says = [f"{gpus:,} GPUs {mfu:.0f} %" for gpus, mfu in zip(counts, planned, strict=True)]
+    pairs = zip(published, predicted, strict=True)
+    says += [f"Llama 3 published {one:.0f}, predicted {other:.0f} %" for one, other in pairs]
+    note = "Published: arXiv:2407.21783, table 4. Nothing was fitted to these runs."
+    return finish(figure, (), f"Predicted MFU: {'; '.join(says)}.", (note,))
 
 
 # How wrong predictions are

@@ -1,15 +1,10 @@
-"""Exercises of lesson 10: a plan, one knob that makes a plan fit, and claims that cannot be true.
+"""Exercises of lesson 10: a plan, claims that cannot be true, and how many GPUs to rent."""
 
-The answer to the first two is a dictionary with fields of costs.plans.Plan.
-"""
-
-import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from bootcamp.classroom.tasks import FunctionTask, NotTried, PythonSource, Task, Wrong
 from bootcamp.costs.planner import WORDS
-from bootcamp.costs.plans import RECOMPUTE
 from bootcamp.table import Table
 from bootcamp_lessons import forecasts, plan_contest
 
@@ -35,22 +30,18 @@ SLOWED = {
     "pipeline": "Each cut of the pipeline adds a hop to the way of a micro-batch: use fewer.",
     "bubble": "The bubble is what costs: more micro-batches, or fewer stages.",
 }
-CHANGES = {"tensor": (2, 4, 16), "pipeline": (2, 4, 8), "context": (2, 4), "stage": (0, 2, 3)}
-CHANGES |= {"micro_batch": (1, 4), "recompute": RECOMPUTE}
 
 
 @dataclass(frozen=True)
 class PlanAtScale(Task):
     """A plan that fits and whose predicted step is within 5 % of the fastest.
 
-    host_gb_s: GB/s that a host sends to others. solution: one of the answers. given: a plan of
-    which the answer changes one field; empty if all are free. Data ranks follow from the rest.
+    host_gb_s: GB/s that a host sends to others. solution: one of the answers. Data ranks follow.
     """
 
     gpus: int
     host_gb_s: float
     solution: dict
-    given: dict = field(default_factory=dict)
 
     def row(self, fields: dict) -> dict:
         """Predict a plan. Raises ValueError for an impossible one."""
@@ -58,20 +49,13 @@ class PlanAtScale(Task):
         cluster = forecasts.make_cluster(self.gpus, self.host_gb_s)
         batch = forecasts.count_samples(shape, forecasts.BATCH)
         asked = plan_contest.Task("", MODEL, shape, cluster, batch)
-        plan = asked.plan(forecasts.add_data_ranks(self.gpus, self.given | fields))
+        plan = asked.plan(forecasts.add_data_ranks(self.gpus, fields))
         return forecasts.predict_plan(shape, cluster, plan)
 
     @cached_property
     def tried(self) -> Table:
         """The plans to compare an answer with, those that fit first, the fastest first."""
-        if not self.given:
-            return forecasts.list_plans(MODEL, gpus=self.gpus, host_gb_s=self.host_gb_s)
-        lines = []
-        for name, values in CHANGES.items():
-            for value in values:
-                with contextlib.suppress(ValueError):
-                    lines.append({"change": f"{name}={value}"} | self.row({name: value}))
-        return Table(forecasts.rank_plans(lines), "one change at a time")
+        return forecasts.list_plans(MODEL, gpus=self.gpus, host_gb_s=self.host_gb_s)
 
     def attempt(self, given) -> str:
         """Predict the reader's plan. Raises Wrong."""
@@ -79,8 +63,6 @@ class PlanAtScale(Task):
             raise NotTried("a dictionary as the second argument", "None")
         if not isinstance(given, dict) or not given:
             raise Wrong('a dictionary such as {"tensor": 8}', repr(given))
-        if self.given and len(given) > 1:
-            raise Wrong("one change", f"{len(given)} changes: {', '.join(given)}")
         try:
             row = self.row(given)
         except ValueError as error:
@@ -122,7 +104,7 @@ class PlanAtScale(Task):
         named = ("tensor", "pipeline", "data", "micro-batch", "recompute")
         lines = ["What limits others:"]
         for row in first.values():
-            name = row.get("change", ", ".join(f"{knob} {row[knob]}" for knob in named))
+            name = ", ".join(f"{knob} {row[knob]}" for knob in named)
             lines.append(f"- {name}: {row['seconds_per_step']:.1f} s; {row['limit']}")
         return "\n".join(lines)
 
@@ -142,20 +124,6 @@ PLAN = PlanAtScale(
     gpus=256,
     host_gb_s=12.5,
     solution={"tensor": 4, "pipeline": 8, "data": 8, "stage": 1, "micro_batch": 1},
-)
-KNOB = PlanAtScale(
-    "which_knob",
-    task="Llama 3 70B on 64 H100s, 50 GB/s between hosts, tensor 8 x data 8, ZeRO-1, micro-batches "
-    "of 2, no recomputation: it does not fit. Change one field so that it does, and so that the "
-    "step takes at most 5 % longer than after the best such change.",
-    hint="Which part of the memory is largest? What shrinks it without more sending or computing?",
-    stronger="Activations are nearly half. Recomputation repeats forward passes, and ZeRO-3 "
-    "gathers parameters for each of 32 micro-batches over the network. Half a micro-batch needs "
-    "neither; nor do two stages, whose ranks hold half of the layers.",
-    gpus=64,
-    host_gb_s=50,
-    solution={"pipeline": 2},
-    given={"tensor": 8, "stage": 1, "micro_batch": 2},
 )
 
 
@@ -244,3 +212,29 @@ def claims_table() -> Table:
     }
     caption = "Made up for this exercise: FSDP, AdamW, 80 GB a GPU, 8 GPUs in a host"
     return Table.of(list(MADE_UP), columns, caption)
+
+
+FEWER_ARE_CHEAPER = ((128, 80, 98, 492e3), (256, 41, 50, 504e3), (512, 21.5, 26, 528e3))
+ONE_IS_DEAR = ((64, 30, 33, 900e3), (128, 28, 32, 170e3), (256, 20, 25, 250e3))
+OFFERS = [
+    [dict(zip(("GPUs", "days", "days, high", "dollars"), row, strict=True)) for row in rows]
+    for rows in (FEWER_ARE_CHEAPER, ONE_IS_DEAR)
+]
+
+
+@FunctionTask.from_solution(
+    hint="Which number of days must be within the deadline, if it is to hold nine times in ten?",
+    stronger='An 80 % interval leaves out a tenth at each end: compare "days, high". Of the offers '
+    "that are left, take the one with the fewest dollars; if there is none, the word none.",
+    cases=tuple((offers, days) for offers in OFFERS for days in (20, 29, 45, 99)),
+    mistakes={
+        ('offer["days, high"] <=', 'offer["days"] <='): "In half of the cases it takes longer than "
+        "predicted, and misses the deadline.",
+        ('offer["dollars"]', 'offer["GPUs"]'): "The fewest GPUs are not always the cheapest.",
+        ("min(", "max("): "That is the dearest.",
+    },
+)
+def rent(offers, deadline_days):
+    """The cheapest offer that meets the deadline nine times in ten, or "none"."""
+    safe = [offer for offer in offers if offer["days, high"] <= deadline_days]
+    return min(safe, key=lambda offer: offer["dollars"], default="none")
