@@ -267,7 +267,7 @@ claim.larger(
     times["A"],
     times["B"],
     by=10,
-    kind="count",
+    kind="planner",
     supported="FSDP gathers parameters for each of its 8 micro-batches, ZeRO-1 once in a step.",
 )
 
@@ -299,8 +299,8 @@ for task, knobs in MY_PLANS.items():
 # %% [markdown]
 # ### One page
 #
-# What whoever pays will ask of your plan. Code Llama was trained on 500 billion tokens; put in your
-# own price.
+# What whoever pays will ask of your plan, and what to measure first. Code Llama was trained on 500
+# billion tokens; put in your own price.
 
 # %%
 import json
