@@ -99,7 +99,7 @@ RECORD = json.loads((REFERENCE / "accuracy.json").read_text())
 
 
 def test_stored_fit_predicts_what_is_recorded_of_rows_held_out():
-    """`make accuracy` draws the half by a seed; no constant, nor its range, has seen it."""
+    """`make accuracy` draws the half by a seed; no constant is fitted to it."""
     _, held = accuracy.split(accuracy.measured())
     found = [planner.answer(row.case).seconds for row in held]
     recorded = [row for row in RECORD["rows"] if row["half"] == "held out"]

@@ -24,7 +24,8 @@ print(plans.caption)
 
 # %% [markdown]
 # A **planner** has just predicted the memory and the seconds of a step for each of these plans.
-# How far can you trust it? So wrong is it on published runs to which nothing was fitted:
+# How far can you trust it? So wrong is it on published runs to which no number of its was fitted.
+# (Its formulas were chosen with these errors in view: expect more on a new cluster.)
 
 # %%
 forecasts.errors_by_size()

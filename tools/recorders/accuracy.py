@@ -1,9 +1,10 @@
 """python tools/recorders/accuracy.py [--fit]
 
 How wrong the planner is on published runs: on the half that its constants were fitted to, beside
-the half held out, at which nobody looks before a fit is final; what each constant gains there; and
-how often the truth lies in a prediction's interval. --fit fits first, and writes fitted.json and
-intervals.json of src/bootcamp/costs and logs/reference/accuracy.json. Needs scipy; a minute or two.
+the half held out, to which no number is fitted. (What the step consists of was chosen with its
+errors in view, so they flatter a little.) Also what each constant gains there, and how often the
+truth lies in a prediction's interval. --fit fits first, and writes fitted.json and intervals.json
+of src/bootcamp/costs and logs/reference/accuracy.json. Needs scipy; a minute or two.
 """
 
 import argparse
