@@ -55,7 +55,7 @@ def test_relays_have_every_script_resume():
 
 
 def test_gathers_in_8_bits_take_up_their_own_on_another_number_of_ranks(tmp_path):
-    flags = {**FLAGS, "dtype": "float64"}
+    flags = {**FLAGS, "model": "gpt", "dtype": "float64"}
     launch.launch("fsdp_fp8", 2, steps=2, save=tmp_path / "a", **flags)
     rest = launch.launch("fsdp_fp8", 4, steps=4, resume=tmp_path / "a", **flags)
     whole = trained("fsdp_fp8", 2, steps=4, **flags)

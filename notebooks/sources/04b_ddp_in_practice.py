@@ -219,7 +219,11 @@ for row in means:
     assert equal == (row["divided by"] == "all tokens"), row
 display(piece(SNIPPETS / "token_means.py", "def divisor", "def wrap"))
 shown = [row for row in means if row["way"] in ("DDP", "accumulation")]
-display(Table(shown, "Parameters against one process, relative to their way; the reported loss"))
+display(
+    Table(
+        shown, "Parameters against one process, relative to how far these moved; the reported loss"
+    )
+)
 guess_tokens.score(100 * shown[1]["adamw: apart"])
 
 # %% [markdown]

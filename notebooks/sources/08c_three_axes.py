@@ -149,8 +149,8 @@ claim.equal(
 # Rank 0 holds more than a quarter of the model, since three things are not split: the embedding,
 # the norms, and the biases that are added after the sum over ranks.
 #
-# The kernel counts the bytes that a rank writes to its connections. Along one axis at a time, with
-# the speed beside one process and all eight ranks. (Where ranks share cores it is no device's.)
+# The kernel counts the bytes that a rank writes to its connections: here along one axis at a time,
+# and the speed beside one process's and eight ranks'. (Where ranks share cores it is no device's.)
 
 # %%
 alone = {
@@ -280,8 +280,8 @@ silent_bugs.check_each_axis("silent_norms", silent_bugs.CASES["silent_norms"].br
 # The six train on texts of one length. In padded or packed texts the number of tokens that count
 # differs, and each mean in the code, over a micro-batch or a copy, is a mean over another number.
 # Neither a schedule nor `fully_shard` knows: by rule 2 divide by the tokens of the *global* batch.
-# In a pipeline that needs `scale_grads=False` as well. Lesson 04b's program, four ranks, its other
-# half:
+# In a pipeline that needs `scale_grads=False` as well. Lesson 04b's program, four ranks, two more
+# ways:
 
 # %%
 program = excerpts.SNIPPETS / "token_means.py"
@@ -290,7 +290,7 @@ for row in means:
     equal = max(row["sgd: apart"], row["adamw: apart"]) < 1e-9
     assert equal == (row["divided by"] == "all tokens"), row
 rows = [row for row in means if row["way"] in ("FSDP2", "pipeline")]
-Table(rows, "Parameters against one process, relative to their way; the reported loss")
+Table(rows, "Parameters against one process, relative to how far these moved; the reported loss")
 
 # %% [markdown]
 # ## Ranks without ranks (optional)
@@ -340,8 +340,8 @@ display(guess_fake.score(sum(row["fake, rank 0"] == "raises" for row in found), 
 Table(found, "What shows each mistake: two fake ranks of 128, four local ones, four real ones")
 
 # %% [markdown]
-# A fake rank has the right shapes and bytes. Its loss is a part, and who does not know the right
-# one sees nothing, so compare two ranks' calls. Local ranks compute what real ones do, but all go
+# A fake rank has the right shapes and bytes. Its loss is a part, which shows no wrong gradient; two
+# ranks' calls show the other two mistakes. Local ranks compute what real ones do, but all go
 # the same way at `if rank == 0`: only real ranks wait. The fake group receives nothing, which a
 # pipeline does not survive. Local tensor mode refuses FSDP2 (`resize_() on an invalid python
 # storage`), DDP and `shares[rank]`.

@@ -24,8 +24,9 @@ print(plans.caption)
 
 # %% [markdown]
 # A **planner** has just predicted the memory and the seconds of a step for each of these plans.
-# How far can you trust it? So wrong is it on published runs to which no number of its was fitted.
-# (Its formulas were chosen with these errors in view: expect more on a new cluster.)
+# How far can you trust it? Here are its errors on published runs that it was not fitted to, but to
+# others of their source. (Its formulas were chosen with them in view.) Of a source never seen, as
+# your cluster is, they are larger.
 
 # %%
 forecasts.errors_by_size()
@@ -35,8 +36,9 @@ forecasts.errors_by_size()
 #
 # ### The axes
 #
-# A **plan** arranges the ranks in a mesh. Each **axis** of the mesh divides a different thing and
-# sends a different thing. The product of their sizes is the number of GPUs.
+# A **plan** arranges the ranks in a mesh. Each **axis** divides and sends a different thing. Data,
+# tensor, pipeline and context ranks multiply to the number of GPUs; shards and experts share the
+# data ranks.
 
 # %%
 from bootcamp import plots
@@ -53,16 +55,16 @@ plots.show(three_axes.axes_map())
 #
 # | part | calculated as | known from |
 # |---|---|---|
-# | states | 16 bytes for each parameter (AdamW, mixed precision), divided by stage | lesson 07 |
+# | states | 16 bytes a parameter (AdamW, mixed precision), by ZeRO stage and mesh | lesson 07 |
 # | activations | bytes of a layer × layers × micro-batches in flight | lessons 02b, 06b, 06c |
 # | computing | operations ÷ what a GPU reaches of its peak | lesson 02 |
 # | collectives | latency + bytes ÷ bandwidth, for the links that a group uses | lessons 04, 08 |
 # | bubble | stages that wait at the beginning and at the end of a step | lesson 06b |
 #
 # States and bytes on links can be calculated exactly. Seconds cannot: no data sheet gives the share
-# of its peak that a GPU reaches in a real program. So a planner has **constants**, fitted to
-# published runs. They differ between **stacks**: GPUs, network and software together. For a stack
-# never seen it borrows those of others. These were fitted to one stack, and to all:
+# of its peak that a GPU reaches in a real program. So a planner has **constants**: a few fitted to
+# published runs, the rest assumed. They differ between **stacks**: GPUs, network and software. For
+# a stack never seen it borrows those of others. These were fitted to one stack, and to all:
 
 # %%
 forecasts.tabulate_constants("vtrain")
@@ -74,8 +76,8 @@ forecasts.tabulate_constants("vtrain")
 #
 # ## Predict
 #
-# Pencil and paper are enough for all but the second: guess that one. AdamW in mixed precision, GPUs
-# of 80 GB.
+# Pencil and paper are enough, but guess the second and, for the fourth, the share of the peak.
+# AdamW in mixed precision, GPUs of 80 GB.
 
 # %%
 from IPython.display import display
@@ -218,8 +220,8 @@ claim.larger(
 # ### A table of plans, from a shell
 #
 # The planner is a command too. It answers each row of a table in the same order; if it cannot, it
-# gives the reason under `error`. `low` and `high` hold the true seconds four times in five. One of
-# these plans is impossible; which?
+# gives the reason under `error`. The true seconds lie between `low` and `high` four times in five.
+# One of these plans is impossible, another does not fit; which?
 
 # %%
 PLANS = """\
@@ -313,8 +315,8 @@ large
 
 # %% [markdown]
 # *best* is what the search finds for the same GPUs and batch. With a minus, the real step took
-# longer than predicted: most of all MT-NLG's, the oldest. What slows one GPU among thousands and
-# so all of them, or what a program of 2021 did not do yet, is no part of the planner.
+# longer than predicted: most of all MT-NLG's, the oldest. A slow GPU among thousands, which slows
+# them all, is no part of the planner.
 #
 # ## Prove it
 #
@@ -345,8 +347,6 @@ Table(
 # </details>
 #
 # ### All of them
-#
-# Each was predicted by constants that were fitted without it.
 
 # %%
 plots.show(predicted.predicted_and_published(forecasts.published_beside_predicted()))
@@ -354,9 +354,9 @@ right, pairs = forecasts.count_ranked_pairs()
 print(f"The planner ranks {right:,.0f} of {pairs:,} pairs of a table correctly.")
 
 # %% [markdown]
-# To choose a plan, the ranking matters more than the seconds. The worst rows are of two kinds:
-# **small models whose matrices are split over the GPUs of a host**, whose steps are mostly launches
-# and short messages; and rows with **nothing else like them** in their stack.
+# To choose a plan, the ranking matters more than the seconds. Bad rows are often **small models
+# whose matrices are split over the GPUs of a host**, mostly launches and short messages, or **alone
+# in their stack**. Of the three circled rows that explains one.
 #
 # ## Break it
 #
@@ -374,8 +374,8 @@ print(guess_network.score(times, how="By the planner"))
 plots.show(predicted.chosen_plan(slow, taken))
 
 # %% [markdown]
-# The plan for the fast network gathers all parameters for each micro-batch, and this network has an
-# eighth of the bandwidth.
+# The plan for the fast network gathers all parameters for each of its 8 micro-batches, and this
+# network has an eighth of the bandwidth.
 #
 # ### GPUs fail
 #
@@ -412,7 +412,7 @@ claim.equal(
 forecasts.tabulate_effective_time()
 
 # %% [markdown]
-# The last column is what Young's formula predicts: too little, most of all where a failure costs
+# The last column is what Young's formula predicts: too low, most of all where a failure costs
 # most. Llama 3's training reports more than 90 % effective time on its 16,384 GPUs (section 3.3.4):
 # which rows reach that? Faster saves and faster restarts are both worth work (lessons 07b, 09b).
 #
@@ -454,7 +454,7 @@ print(exercise.check("plan_for_256", None))
 #
 # ### Second: this claim cannot be true
 #
-# These claims are made up. Some of them cannot be true.
+# These claims are made up.
 
 # %%
 from bootcamp_lessons.exercises.planning import MADE_UP, claims_table
@@ -491,7 +491,7 @@ print(exercise.check("cannot_be", cannot_be))
 # ### Third: how many GPUs do we rent?
 #
 # Your manager wants Llama 3 70B on 2 trillion tokens, at the lowest price, and in 60 days at most:
-# late in one case of ten is accepted.
+# late one time in ten is accepted.
 
 # %%
 offers = forecasts.price_trainings("Llama 3 70B", 2e12, (128, 256, 512, 1024), batch=2**22)
@@ -510,8 +510,8 @@ def rent(offers, deadline_days):
 print(exercise.check("rent", rent))
 
 # %% [markdown]
-# `exercise.solution("rent")` shows a solution. What would you measure first, to halve the interval?
-# Lesson 14's page says so for a plan.
+# `exercise.solution("rent")` shows a solution. What would you measure first?
+# Lesson 14's page answers that for a plan.
 #
 # ## When to use it and when not
 #

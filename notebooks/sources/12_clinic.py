@@ -2,7 +2,7 @@
 # # 12 The clinic: broken programs
 #
 # **90 minutes** with three cases, on any machine, after lesson 04. The sixteen cases of the core
-# take about three hours, all twenty-seven about five. Some lean on lessons 02b, 07, 08 and 09. The
+# take about three hours, all twenty-nine about five. Some lean on lessons 02b and 06c to 09. The
 # ranks are CPU cores, even where there are GPUs.
 #
 # After this lesson you can tell from a symptom where to look first, read the stacks of ranks that
@@ -472,9 +472,57 @@ print(exercise.check("clinic_read_again"))
 # %% [markdown]
 # ### Curves that look right (optional)
 #
-# Five more, and `silent_divided` of lesson 08c. Their owners trust the curve. The table compares it
-# with that of the fixed program, and that with itself at another seed. (The last one's is right
-# until it hangs.) What finds each fault is an **instrument**.
+# Five more. Their owners trust the curve. (The last one's is right until it hangs.) What finds each
+# fault is an **instrument**.
+
+# %% [markdown]
+# #### `sharded_over_all`: less memory than promised
+#
+# FSDP over halves. torch refuses the other order: `Cannot distribute a DTensor`.
+
+# %%
+patient("clinic_sharded_over_all", answer=None)
+print(exercise.check("clinic_sharded_over_all"))
+
+# %% [markdown]
+# #### `partial_as_whole`: a label
+#
+# What does `redistribute` do, given these two labels?
+
+# %%
+patient("clinic_partial_as_whole", answer=None)
+print(exercise.check("clinic_partial_as_whole"))
+
+# %% [markdown]
+# #### `router_divided`: a constant factor
+#
+# Who divides which gradient?
+
+# %%
+patient("clinic_router_divided", answer=None)
+print(exercise.check("clinic_router_divided"))
+
+# %% [markdown]
+# #### `policy_of_the_root`: sixteen bits for nothing
+#
+# Two lines have a `fully_shard`. Which one has the parameters?
+
+# %%
+patient("clinic_policy_of_the_root", answer=None)
+print(exercise.check("clinic_policy_of_the_root"))
+
+# %% [markdown]
+# #### `expert_without_rows`: the eighth step
+#
+# Its curve is right until it stands still. The stacks show two collectives: which ones?
+
+# %%
+patient("clinic_expert_without_rows", answer=None)
+print(exercise.check("clinic_expert_without_rows"))
+
+# %% [markdown]
+# All five, and `silent_divided` of lesson 08c: the table compares the curve with the fixed
+# program's, and that with another seed's.
 
 # %%
 from bootcamp_lessons.labs import silent_bugs
@@ -509,51 +557,6 @@ claim.larger(
     worst["curves apart"],
     kind="count",
 )
-
-# %% [markdown]
-# #### `sharded_over_all`: less memory than promised
-#
-# FSDP over halves. torch refuses the other order: `Cannot distribute a DTensor`.
-
-# %%
-patient("clinic_sharded_over_all", answer=None)
-print(exercise.check("clinic_sharded_over_all"))
-
-# %% [markdown]
-# #### `partial_as_whole`: a label
-#
-# What does `redistribute` do, given these two labels?
-
-# %%
-patient("clinic_partial_as_whole", answer=None)
-print(exercise.check("clinic_partial_as_whole"))
-
-# %% [markdown]
-# #### `router_divided`: a mean of a mean
-#
-# Who divides which gradient?
-
-# %%
-patient("clinic_router_divided", answer=None)
-print(exercise.check("clinic_router_divided"))
-
-# %% [markdown]
-# #### `policy_of_the_root`: sixteen bits for nothing
-#
-# Two lines have a `fully_shard`. Which one has the parameters?
-
-# %%
-patient("clinic_policy_of_the_root", answer=None)
-print(exercise.check("clinic_policy_of_the_root"))
-
-# %% [markdown]
-# #### `expert_without_rows`: the eighth step
-#
-# Its curve is right until it stands still. The stacks show two collectives: which ones?
-
-# %%
-patient("clinic_expert_without_rows", answer=None)
-print(exercise.check("clinic_expert_without_rows"))
 
 # %% [markdown]
 # ## Which error means what

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 13b Programs from elsewhere: what people bring, run and proved
 #
-# **40 minutes** for the core, on any machine, after lessons 03, 06 and 07. The ranks are CPU cores,
-# even where there are GPUs: this lesson counts and compares.
+# **40 minutes** for the core, on any machine, after lessons 03, 06c and 07. The ranks are CPU
+# cores, even where there are GPUs: this lesson counts and compares.
 #
 # After this lesson you can put a StripedLSTM on ranks, name the dimension that DataParallel has to
 # cut, say when ResNet-50 in parts is the same training, and read one plan in five tools' words. Two
@@ -96,8 +96,8 @@ display(Table(calls, "Collectives of one step on rank 0"))
 guess_exchanges.score(sum(c["count"] for c in calls if c["phase"] == "forward"), within=0)
 
 # %% [markdown]
-# One for each layer, whatever the number of time steps. An ordinary LSTM would send as many bytes
-# in 32 times as many messages, and each time step would wait for that of the step before.
+# One for each layer, whatever the number of time steps. An ordinary LSTM's forward pass sends as
+# many bytes in 32 times as many messages, and each time step waits for the one before.
 #
 # ### What DataParallel does to the wrong dimension
 #
@@ -198,6 +198,8 @@ sharding_tables.list_proofs(proofs)
 # and has each tool's **own parser** read it. Then it leaves out each name's last letter in turn.
 
 # %%
+plans = known_programs.read_plan()
+print(*(f"{tool} {row['version']}\n{row['text']}\n" for tool, row in plans.items()), sep="\n")
 guess_typos = predict(
     "known_typos",
     "Accelerate's YAML has ten names. How many can be misspelled without an error?",
@@ -206,8 +208,6 @@ guess_typos = predict(
 guess_typos
 
 # %%
-plans = known_programs.read_plan()
-print(*(f"{tool} {row['version']}\n{row['text']}\n" for tool, row in plans.items()), sep="\n")
 columns = ("tool", "where", "names", "accepted", "then it takes")
 rows = [{name: row[name] for name in columns} for row in plans.values()]
 display(Table(rows, "Each name misspelled in turn, as the tool's own parser reads it"))
@@ -216,8 +216,8 @@ display(guess_typos.score(plans["Accelerate"]["accepted"], within=0))
 # %% [markdown]
 # - **What is missing** stands elsewhere: batches in your loop (PyTorch, Accelerate), recomputation
 #   in Python (DeepSpeed; torchtitan 0.3, which reads no TOML any more).
-# - **Batches.** The others count samples, of a rank at a time and of all. DeepSpeed takes the
-#   number of micro-batches too, and refuses a product that is not the batch.
+# - **Batches.** The others count samples: a rank's at a time, and all of a step. DeepSpeed takes
+#   the number of micro-batches too, and refuses a product that is not the batch.
 # - **Swallowed.** DeepSpeed looks for the outer names that it knows, and skips others. Accelerate
 #   checks outer names alone; without `parallelism_config_` before it, `tp_size` is skipped too. So
 #   ask a tool what it **understood**, not whether it complained.
@@ -235,7 +235,7 @@ sharding_tables.list_proofs([("the plan's lines", proof) for proof in planned])
 #
 # Behind most names is a script of this course. Here `lightning_strategies.py` of `src/snippets`
 # gives each name to a Trainer without GPUs. (*ddp_spawn* is a record: its ranks import Lightning
-# again, which takes 10 to 20 s.) The last column has how far the losses of SGD and AdamW were from
+# again, which takes 10 to 20 s.) The last column says how far SGD's and AdamW's losses were from
 # the baseline's, or why nothing was trained.
 
 # %%
@@ -256,8 +256,8 @@ known_programs.strategies(here=True)
 # first process or the user's `systemd`. Two are made here. Each holds memory, a port, and a file in
 # shared memory. One deletes its file and ends at `TERM`, the other ignores it, until `KILL`.
 #
-# `nvitop` draws a machine's GPUs and their processes, in a terminal every 2 s, with `--once` one
-# time. The cell starts it here, and then on two **simulated** GPUs, as if the orphan on GPU 0 were
+# `nvitop` draws a machine's GPUs and their processes, in a terminal every 2 s, or once (`--once`).
+# The cell starts it here, and then on two **simulated** GPUs, as if the orphan on GPU 0 were
 # stuck in Python, and that on GPU 1 waited for it in NCCL's all-reduce. Which GPU is at 100 %?
 
 # %%
@@ -286,7 +286,7 @@ claim.equal(
 # %% [markdown]
 # nvitop asks **NVML**, a library of NVIDIA's driver, and says if there is none (no driver, or a
 # container without it). The second panel is nvitop's own too, but `nvitop_simulated.py` answers in
-# NVML's place: for GPU memory with the orphan's main memory, to most with `N/A`.
+# NVML's place: the orphan's main memory as GPU memory, mostly `N/A`.
 #
 # - `Memory-Usage`: all that the driver has given out: tensors, PyTorch's reserve, CUDA's contexts.
 # - `GPU-Util`: the share of time in which any kernel ran (lesson 02). An all-reduce that waits is
@@ -300,7 +300,8 @@ claim.equal(
 #
 # ## Break it
 #
-# Three programs that run to their end. Which of them trains what the baseline trains?
+# Three programs run to their end and train something else. Which is the hardest to find without a
+# proof?
 
 # %%
 partial = "return same.to_local(grad_placements=[Partial()])"
@@ -316,7 +317,7 @@ assert all(failed.values()), "a proof did not notice"
 Table([{"": name, "hint of the proof": rows[0]["hint"]} for name, rows in failed.items()])
 
 # %% [markdown]
-# <details><summary>None. And which is the hardest to find without a proof?</summary>
+# <details><summary>Answer</summary>
 #
 # The stripes. The other two change the first loss. Without the sum the first loss is exact, and
 # the loss falls. The ranks' embeddings drift apart, each trained by its own stripes, and a

@@ -6,7 +6,7 @@
 #
 # After this lesson you can choose a plan for given hardware, measured or predicted; train by it
 # through the loss of a host; hand over one file that answers; and write the page that is asked for
-# before 256 GPUs are paid.
+# before 256 GPUs are paid for.
 
 # %% [markdown]
 # ## The question
@@ -45,7 +45,7 @@ Table([{"given": name, "value": value} for name, value in capstone.TASK.items()]
 # %% [markdown]
 # ## Predict
 #
-# A *model*, as a unit, is the size of all parameters.
+# A *model*, as a unit, is all 335,360 parameters: width 64, 64 tokens a sample.
 
 # %%
 from IPython.display import display
@@ -150,7 +150,7 @@ assert caught.wrong, "ranks that average nothing passed for the same training"
 caught
 
 # %% [markdown]
-# The samples are right, every rank's loss falls. The second step's loss gives it away.
+# The samples are right, and every rank's loss falls. The second step's loss gives it away.
 #
 # ## A training, not only a plan
 #
@@ -240,12 +240,14 @@ fast = {
 }
 slower_a = predict(
     "capstone_slow_a",
-    "The network of a host gets 32 times slower. How many times as long is a step of plan A?",
+    f"A step of plan A takes {fast['A'].seconds:.1f} s. How many times as long is it on a network "
+    "32 times slower?",
     unit="times",
 )
 slower_b = predict(
     "capstone_slow_b",
-    "The network of a host gets 32 times slower. How many times as long is a step of plan B?",
+    f"A step of plan B takes {fast['B'].seconds:.1f} s. How many times as long is it on a network "
+    "32 times slower?",
     unit="times",
 )
 display(slower_a, slower_b)
@@ -314,8 +316,7 @@ Markdown(run_command([*page, "--tokens", "5e11", "--dollars", "2.5"]))
 # %% [markdown]
 # ## Exercise
 #
-# `exercise.solution("capstone_...")` and `exercise.solution("planned_...")`, with the name of an
-# exercise, show one that is right, of several.
+# `exercise.solution(...)`, with an exercise's name, shows one of several right answers.
 #
 # ### It fits, and you know why
 #
@@ -339,8 +340,8 @@ print(exercise.check("planned_slow", None))
 # %% [markdown]
 # ## More plans (optional)
 #
-# At most 10 MB on a rank, where sharding the states is not enough (the plan alone); long sequences.
-# For the first place on the board combine what the family has, such as two pipelines of two ranks
+# At most 10 MB on a rank (give the plan alone): sharding the states is not enough. Then the task
+# `long`. For the first place on the board combine strategies, such as two pipelines of two ranks
 # (`"mesh": "2x2"` of `ddp_pp`), or start from `src/_train_fsdp.py`.
 
 # %%

@@ -24,10 +24,10 @@ from bootcamp.train.models import gpt
 
 BLOCK, PLACES, GUESSES = 8, 8, 4
 REQUESTS, PREFACE, PROMPT, LONGEST = 48, 40, 56, 96  # bytes; PREFACE: with which all prompts begin
-ROOM = 1 + PLACES * (PROMPT + LONGEST + GUESSES + BLOCK - 1) // BLOCK  # blocks, one for padding
+ROOM = 1 + PLACES * ((PROMPT + LONGEST + GUESSES + BLOCK - 1) // BLOCK)  # blocks, one for padding
 
 
-@dataclass
+@dataclass(eq=False)  # two with the same prompt differ
 class Request:
     """A request for `length` bytes behind a prompt; its server does not know how many."""
 
@@ -116,7 +116,7 @@ class Cache:
 
     def find(self, request):
         """Begin a request's table with blocks that hold its prompt's beginning already."""
-        for piece, end in pieces(request.prompt[:-1]):  # the last byte is read: what follows it?
+        for piece, end in pieces(request.prompt[:-1]):  # the last byte is read, to choose the next
             if piece not in self.shared:
                 break
             block = self.shared[piece]
@@ -147,9 +147,9 @@ class Draft:
         self.model, self.cache, self.own = model, Cache(model, ROOM), {}
 
     def guess(self, batch):
-        for key in self.own.keys() - {id(one) for one in batch}:  # complete, or put back
+        for key in self.own.keys() - set(batch):  # complete, or put back
             self.cache.release(self.own.pop(key))
-        mine = [self.own.setdefault(id(one), Request(one.prompt, 0)) for one in batch]
+        mine = [self.own.setdefault(one, Request(one.prompt, 0)) for one in batch]
         guesses = [[] for _ in batch]
         for _ in range(GUESSES):
             for each, one, more in zip(mine, batch, guesses, strict=True):
@@ -178,8 +178,9 @@ def accept(guesses, best):
 def serve(model, requests, continuous=True, blocks=None, reserve=0, share=False, draft=None):
     """Answer all requests, and count.
 
-    blocks: of the cache, by default enough for all places. reserve: bytes for which a request takes
-    blocks at once. The clock is this thread's CPU time; while there is nothing to do, it jumps.
+    blocks: of the cache, enough for any request, by default for all places. reserve: bytes for
+    which a request takes blocks at once. The clock is this thread's CPU time; while there is
+    nothing to do, it jumps.
     """
     cache, count = Cache(model, blocks or ROOM), Counter()
     waiting, running, began = deque(requests), [], time.thread_time()
@@ -196,7 +197,7 @@ def serve(model, requests, continuous=True, blocks=None, reserve=0, share=False,
                     break
                 running.append(waiting.popleft())
         if not running:
-            began -= waiting[0].due - now
+            began -= waiting[0].due - now  # the clock jumps
             continue
         # 2. Each gets blocks for what comes next; if there are none, the last one is put back
         for one in list(running):

@@ -55,7 +55,7 @@ for block in model[1:-1]:
     # Around the experts alone: router, attention and norms see this rank's tokens.
     block.experts.register_forward_pre_hook(dispatch)
     block.experts.register_forward_hook(combine)
-    # Over an expert's replicas alone: the other ranks of its row have other experts.
+    # Over an expert's replicas alone: ranks along the other axis have other experts.
     fully_shard(block.experts, mesh=mesh["data"])
     fully_shard(block)
 fully_shard(model)

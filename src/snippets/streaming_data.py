@@ -106,7 +106,7 @@ class Workers(Stream):
 
 
 class Readers(Stream):
-    """every so many-th sample for each worker"""
+    """every n-th sample for each worker"""
 
     def is_mine(self, number, worker, workers):
         return number % (self.world * workers) == self.rank * workers + worker
@@ -179,7 +179,8 @@ def train(stream, ranks, workers, steps, group=None):
     called = [DistributedDataParallel(m, process_group=group) if group else m for m in built]
     forked = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
     losses, samples = [], []
-    for ids, checksums, text in islice(DataLoader(stream, BATCH // ranks, **forked), steps):
+    loader = iter(DataLoader(stream, BATCH // ranks, **forked))
+    for ids, checksums, text in islice(loader, steps):
         for model, optimizer in zip(called, optimizers, strict=True):
             optimizer.zero_grad()
             loss = models.loss(model(text[:, :-1]), text[:, -1])

@@ -60,8 +60,8 @@ days, hours = cost["days"], cost["gpu_hours"]
 saves = f"{SAVED * task.shape.parameters / GB:,.0f} GB in {save:.0f} s, every "
 saves += f"{interval / 60:.0f} minutes ({max(1, interval / verdict.seconds):.0f} steps)"
 about, held = task.description, verdict.peak_bytes / GB
-first = f"1. {' and '.join(measure)}: that halves the interval. 2. ten steps on as few hosts as "
-first += f"hold the model: {speed:,.0f} tokens/s of a GPU? 3. a save, and a restart after a kill."
+first = f"1. {' and '.join(measure)} (that halves what constants leave open). 2. ten steps on as "
+first += f"few hosts as hold the model: {speed:,.0f} tokens/s of a GPU? 3. a save, and a restart."
 step = f"{verdict.seconds:.2f} s for {tokens / 1e6:.1f} million tokens; MFU {verdict.mfu:.0%}"
 rows = {
     "training": (f"{about['model']}; {args.tokens / 1e9:,.0f} billion tokens", "you"),
