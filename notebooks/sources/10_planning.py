@@ -356,7 +356,7 @@ print(f"The planner ranks {right:,.0f} of {pairs:,} pairs of a table correctly."
 # %% [markdown]
 # To choose a plan, the ranking matters more than the seconds. Bad rows are often **small models
 # whose matrices are split over the GPUs of a host**, mostly launches and short messages, or **alone
-# in their stack**. Of the three circled rows that explains one.
+# in their stack**. That does not explain all three circled rows.
 #
 # ## Break it
 #
