@@ -374,8 +374,8 @@ print(guess_network.score(times, how="By the planner"))
 plots.show(predicted.chosen_plan(slow, taken))
 
 # %% [markdown]
-# The plan for the fast network gathers all parameters for each of its 8 micro-batches, and this
-# network has an eighth of the bandwidth.
+# The plan for the fast network gathers all parameters for each of several micro-batches, and this
+# network has an eighth of the bandwidth. The best one here has a single micro-batch.
 #
 # ### GPUs fail
 #
