@@ -316,7 +316,8 @@ Markdown(run_command([*page, "--tokens", "5e11", "--dollars", "2.5"]))
 # %% [markdown]
 # ## Exercise
 #
-# `exercise.solution(...)`, with an exercise's name, shows one of several right answers.
+# `exercise.solution("capstone_...")` and `exercise.solution("planned_...")`, with the name of an
+# exercise, show one of several right answers.
 #
 # ### It fits, and you know why
 #
