@@ -386,18 +386,18 @@ def tabulate_effective_time(gpus: tuple[int, ...] = (16384, 65536)) -> Table:
 
 
 def read_accuracy() -> dict:
-    """Read the record of the planner's errors, beside those of two others."""
+    """Read the record of the planner's errors."""
     return read_json(REFERENCE / "accuracy.json")
 
 
 def list_predicted_rows() -> list[dict]:
-    """List the recorded rows whose seconds were predicted."""
-    return [row for row in read_accuracy()["rows"] if row["error %"] is not None]
+    """List the published rows, each predicted by constants fitted without it."""
+    return read_accuracy()["rows"]
 
 
 def errors_by_size() -> Table:
     """Table the errors by number of GPUs, of rows to which no constant was fitted."""
-    known, rows, least = [r for r in list_predicted_rows() if r.get("half") != "fitted"], [], 0
+    known, rows, least = [r for r in list_predicted_rows() if r["half"] != "fitted"], [], 0
     counts = [read_published_row(r["table"], r["row"]).cluster.gpus for r in known]
     for name, most in SIZES.items():
         pairs = zip(known, counts, strict=True)

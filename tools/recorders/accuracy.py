@@ -20,7 +20,7 @@ from itertools import combinations
 import numpy as np
 
 from bootcamp.costs import fitted_constants, planner, published
-from bootcamp.costs.fitted_constants import EXPLAINED, SHARED, STACKS
+from bootcamp.costs.fitted_constants import EXPLAINED, SHARED, STACKS, UNSEEN
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE
 from bootcamp.table import Table
@@ -34,7 +34,6 @@ TOLERANCE = 0.03  # an error up to it counts squared, a larger one as it is (Hub
 BELIEF = 4  # a constant's range is so many standard deviations of what is believed before
 CLASSES = (8, 512, math.inf)  # GPUs at most: of what is alike in how far predictions are off
 OFTEN = 0.8  # of the truths lie in their prediction's interval
-UNSEEN = "never seen"
 # columns published_*, any of which says how long a step takes
 RATES = ("seconds", "milliseconds", "seconds_of_200_steps", "images_per_second")
 RATES += ("tokens_per_second_per_gpu", "tflops_per_gpu", "mfu_percent")
@@ -122,11 +121,8 @@ def about(name: str) -> dict:
 
 def log_error(row: Measured, found: dict[str, dict], stack: str | None = None) -> float:
     """log(predicted / measured) by constants as in fitted.json. stack: in place of the row's."""
-    name = row.stack if stack is None else stack
-    values = found[""] | found.get(name, found.get(UNSEEN, {}))
-    values |= {} if name == UNSEEN else STACKS[name]["published"]
-    chosen = row.case.cluster.gpu.name, row.case.method
-    c = fitted_constants.select_constants(values, *chosen)
+    chosen = stack or row.stack, row.case.cluster.gpu.name, row.case.method
+    c = fitted_constants.select_constants(found, *chosen)
     return math.log(planner.answer(row.case, c).seconds / row.seconds)
 
 
@@ -286,7 +282,6 @@ def list_constants(fitted: list[Measured], held: list[Measured], found: dict) ->
 
 def list_rows(loo: list, held: list) -> list[dict]:
     """List each row with its error by constants fitted without it, worst first."""
-    before = {(r["table"], r["row"], r["seconds"]): r for r in read_record()["rows"]}
     lines = []
     for half, rows in (("fitted", loo), ("held out", held)):
         for row, off in rows:
@@ -294,15 +289,8 @@ def list_rows(loo: list, held: list) -> list[dict]:
             line = {"table": row.table, "row": row.row["row_id"], "half": half, "seconds": seconds}
             line["predicted"] = float(f"{row.seconds * math.exp(off):.4g}")
             line["error %"] = float(f"{100 * math.expm1(off):.4g}")
-            others = before.get((row.table, row.row["row_id"], seconds), {})
-            for name in ("one constant %", "mlsysim %", "llm-analysis %"):
-                line[name] = others.get(name)
             lines.append(line)
     return sorted(lines, key=lambda line: -abs(line["error %"]))
-
-
-def read_record() -> dict:
-    return read_json(REFERENCE / "accuracy.json")
 
 
 def of_intervals(fitted: list[Measured], held: list[Measured], found: dict) -> tuple[list, list]:
@@ -345,8 +333,7 @@ def write(fitted: list[Measured], held: list[Measured], found: dict, tables: dic
     (fitted_constants.HERE / "intervals.json").write_text(f"{text}\n")
     off = [(r, log_error(r, fit([o for o in fitted if o is not r], keys()))) for r in fitted]
     apart = [(row, log_error(row, found)) for row in held]
-    record = {name: read_record()[name] for name in ("mlsysim", "llm-analysis")}
-    record["rows"] = list_rows(off, apart)
+    record = {"rows": list_rows(off, apart)}
     names = dict.fromkeys(row["table"] for row in record["rows"])
     own = {name: [pair for pair in off + apart if pair[0].table == name] for name in names}
     record["tables"] = [{"table": name, **describe(rows)} for name, rows in own.items()]

@@ -16,9 +16,9 @@ SHARED = _TOML["shared"]  # the constants that are fitted to all stacks together
 # {stack: "tables", "constants" to fit, "published" ones, "row": what rows leave blank}
 STACKS = {name: {"published": {}} | about for name, about in _TOML["stack"].items()}
 OF_TABLE = {"": ""} | {t: name for name in STACKS for t in (name, *STACKS[name]["tables"])}
-# {stack: {constant: value}}; "" has the shared ones, "never seen" medians of the stacks' own
-FITTED = json.loads((HERE / "fitted.json").read_text())
-# {"seen", "never seen": {most GPUs: how far four in five predictions are off at most, as a log}}
+UNSEEN = "never seen"  # a stack of FITTED: medians of the stacks' own; "" has the shared constants
+FITTED = json.loads((HERE / "fitted.json").read_text())  # {stack: {constant: value}}
+# {"seen", UNSEEN: {most GPUs: how far four in five predictions are off at most, as a log}}
 INTERVALS = json.loads((HERE / "intervals.json").read_text())
 # one field for each constant of constants.toml
 Constants = namedtuple("Constants", [name for name in EXPLAINED if " " not in name])
@@ -35,15 +35,14 @@ def find_stack(name: str) -> str:
 @cache
 def find_constants(stack: str, gpu_name: str, method: str = "") -> Constants:
     """Return a stack's constants: its own and what was published of it, the rest of all stacks."""
-    name = find_stack(stack)
-    own = FITTED.get(name or "never seen", FITTED["never seen"])
-    values = FITTED[""] | own | (STACKS[name]["published"] if name else {})
-    return select_constants(values, gpu_name, method)
+    return select_constants(FITTED, find_stack(stack) or UNSEEN, gpu_name, method)
 
 
-def select_constants(values: dict[str, float], gpu_name: str, method: str) -> Constants:
-    """Choose those of a GPU ("matmul H100") and a method ("network ZeRO-3"), or by default."""
-    values = {name: about["default"] for name, about in EXPLAINED.items()} | values
+def select_constants(fitted: dict, stack: str, gpu_name: str, method: str) -> Constants:
+    """Choose from what is as FITTED for a stack, a GPU ("matmul H100"), a method ("ZeRO-3")."""
+    values = {name: about["default"] for name, about in EXPLAINED.items()} | fitted[""]
+    values |= fitted.get(stack, fitted.get(UNSEEN, {}))
+    values |= STACKS[stack]["published"] if stack in STACKS else {}
     kinds, chosen = ("", gpu(gpu_name).kind, method), {}
     for key in sorted(values, key=lambda key: " " in key):  # the special after the plain
         name, _, kind = key.partition(" ")
@@ -54,6 +53,6 @@ def select_constants(values: dict[str, float], gpu_name: str, method: str) -> Co
 
 def interval(seconds: float, stack: str, gpus: int) -> tuple[float, float]:
     """Return between which seconds such a prediction's step lies, four times in five."""
-    sizes = INTERVALS["seen" if stack and find_stack(stack) in FITTED else "never seen"]
+    sizes = INTERVALS["seen" if stack and find_stack(stack) in FITTED else UNSEEN]
     off = next(each for most, each in sizes.items() if gpus <= float(most))
     return seconds * math.exp(-off), seconds * math.exp(off)

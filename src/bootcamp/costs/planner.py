@@ -140,8 +140,9 @@ def read(row: dict[str, str]) -> Workload:
     shape, cluster = _make_model(known, given), _make_cluster(given)
     plan = _make_plan(_complete(given))
     check(shape, cluster, plan, uneven=bool(known))
-    asked = given.get("tokens", 0.0), given.get("dollars_per_hour", failures.DOLLARS)
-    return Workload(stack, cluster, plan, shape, method, None, one_layer, 0.0, *asked)
+    asked = {"tokens": given.get("tokens", 0.0)}
+    asked["dollars"] = given.get("dollars_per_hour", failures.DOLLARS)
+    return Workload(stack, cluster, plan, shape, method, one_layer=one_layer, **asked)
 
 
 class _Given(dict):
