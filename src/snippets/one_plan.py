@@ -297,7 +297,9 @@ def main() -> None:
     settings = vars(arguments.parse_args())
     tools, plan = settings.pop("tool") or TOOLS, Plan(**settings)
     if plan.stage not in (2, 3) or plan.precision not in FLOATS:
-        arguments.error("stage 2 or 3, in bf16 or fp32")
+        arguments.error(
+            f"--stage {plan.stage} --precision {plan.precision}: expected 2 or 3, bf16 or fp32"
+        )
     torch.distributed.init_process_group("fake", rank=0, world_size=plan.ranks)
     for tool in tools:
         print(json.dumps(examine(tool, plan)), flush=True)
