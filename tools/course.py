@@ -43,14 +43,7 @@ INTERRUPTED = "interrupted"
 EXPECTED_LINES = 60  # of a cell; more is not read in a class
 OBJECT = re.compile(r"<[\w.]+ object(?: at 0x\w+)?>")  # how an object without words prints
 FIGURE = re.compile(r'<img[^>]+src="data:image/png[^>]+>')
-STYLE = """
-body { font: 17px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-img { max-width: 100%; border: 1px solid #ddd; margin: .5rem 0; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { padding: .25rem .8rem; border-bottom: 1px solid #ccc; text-align: left; }
-caption { font-weight: 600; text-align: left; } pre { background: #f4f4f4; padding: 1rem; }
-.failed { color: #a40000; font-weight: 600; }
-"""
+STYLE = Path(__file__).parent / "page_look" / "report.css"  # the class and the kit have it too
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 CODE_IN_OUTPUTS = ".jp-OutputArea .highlight pre { font-family: monospace; line-height: 1.3; }"
@@ -234,7 +227,7 @@ def count_verdicts(found: dict[str, dict]) -> Table:
 
 def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Path) -> Path:
     """One page: the machine, claims tested, how each lesson went, its figures, every run."""
-    parts = [f"<h1>The bootcamp on this machine</h1><p>{time.strftime('%d %B %Y, %H:%M')}</p>"]
+    parts = [f"<p>{time.strftime('%d %B %Y, %H:%M')}</p>"]
     parts.append(machine.table()._repr_html_())
     if found:
         parts.append("<h2>What the lessons claim</h2>")
@@ -257,12 +250,17 @@ def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Pat
         "not: snippets without a record, rehearsals, and runs that lessons broke on purpose.</p>"
     )
     page = folder / "report.html"
-    body = "\n".join(parts)
-    page.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>The bootcamp on this machine'
-        f"</title><style>{STYLE}</style><body>{body}</body></html>\n"
-    )
+    write_page("The bootcamp on this machine", "\n".join(parts), page)
     return page
+
+
+def write_page(title: str, body: str, target: Path) -> None:
+    """Write one HTML file that loads nothing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE.read_text()}</style><body><h1>{title}</h1>{body}</body></html>\n"
+    )
 
 
 def keep_claims(found: dict[str, dict], folder: Path, show_each: bool) -> None:

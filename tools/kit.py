@@ -13,6 +13,7 @@ import re
 import sys
 from pathlib import Path
 
+import course
 import jinja2
 import lessons
 import pypandoc
@@ -25,22 +26,6 @@ from bootcamp_lessons import exercise
 ROOT = Path(__file__).resolve().parents[1]
 KIT = ROOT / "slides" / "kit"
 LESSON = re.compile(r"^## (\d\d[a-z]?) .+$", re.MULTILINE)
-STYLE = """<style>
-body { font: 17px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-       color: #111827; }
-table { border-collapse: collapse; width: 100%; } th, td { padding: .25rem .6rem;
-       border-bottom: 1px solid #ccc; text-align: left; vertical-align: top; }
-col { width: auto !important; } td[style*="right"] { white-space: nowrap; }
-pre { background: #f3f4f6; padding: .8rem; overflow-x: auto; } h1 { margin-top: 3rem; }
-#TOC { font-size: .85rem; } #TOC ul { list-style: none; padding-left: .8rem; }
-@media (min-width: 75rem) {
-  body { margin-left: 21rem; }
-  #TOC { position: fixed; left: 0; top: 0; bottom: 0; width: 19rem; overflow-y: auto; padding: 1rem;
-         background: #f3f4f6; }
-}
-@media print { #TOC { display: none; } }
-details { margin: .5rem 0; }
-</style>"""
 
 
 class KitError(Exception):
@@ -142,8 +127,8 @@ def build(folder: Path, path: Path = lessons.DATA, begins: str = "09:00") -> Pat
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "kit.html"
     options = ["--standalone", "--toc", "--toc-depth=2", "--metadata", "pagetitle=Instructor's kit"]
-    page = pypandoc.convert_text(text, "html", format="markdown", extra_args=options)
-    target.write_text(page.replace("</head>", f"{STYLE}</head>", 1))
+    options += ["--embed-resources", f"--css={course.STYLE}"]
+    pypandoc.convert_text(text, "html", format="markdown", extra_args=options, outputfile=target)
     return target
 
 

@@ -34,18 +34,15 @@ class LessonError(Exception):
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson, or the appendix; notebooks/lessons.toml explains the fields.
-
-    A planned one has no file.
-    """
+    """One lesson, or the appendix; notebooks/lessons.toml explains the fields."""
 
     number: str
     title: str
     teaches: str
-    file: str = ""
-    minutes: int = 0
+    file: str
+    minutes: int
+    needs: str
     parts: tuple[tuple[str, int], ...] = ()
-    needs: str = ""
     after: tuple[str, ...] = ()
     exercises: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
@@ -59,6 +56,10 @@ class Lesson:
     @property
     def source(self) -> Path:
         return ROOT / "notebooks" / "sources" / f"{self.file}.py"
+
+    @property
+    def link(self) -> str:
+        return f"[{self.number} {self.title}]({self.file}.ipynb)"
 
     @property
     def deck(self) -> Path:
@@ -105,25 +106,20 @@ class Agenda:
 
 
 @cache
-def everything() -> dict[str, Lesson]:
-    """{number: lesson}, planned ones among them, in the order of the course."""
+def notebooks() -> dict[str, Lesson]:
+    """{number: lesson} in the order of the course, the appendix among them."""
     rows = tomllib.loads(DATA.read_text())["lesson"]
     as_tuples = [{k: tuple(v) if isinstance(v, list) else v for k, v in r.items()} for r in rows]
     return {row["number"]: Lesson(**row) for row in as_tuples}
 
 
-def notebooks() -> dict[str, Lesson]:
-    """{number: lesson} of those that are here, the appendix among them."""
-    return {number: lesson for number, lesson in everything().items() if lesson.file}
-
-
 def lessons() -> dict[str, Lesson]:
-    """{number: lesson} of those that are here, without the appendix, which is no lesson."""
+    """{number: lesson} without the appendix, which is no lesson."""
     return {number: lesson for number, lesson in notebooks().items() if not lesson.appendix}
 
 
 def find(number: str | None) -> Lesson:
-    """A lesson that is here, or the appendix, by its number. Raises LessonError, with a list."""
+    """A lesson, or the appendix, by its number. Raises LessonError, with a list."""
     if number not in notebooks():
         given = f"There is no lesson {number}" if number else "No lesson was given"
         raise LessonError(f"{given}: give LESSON= one of {', '.join(notebooks())}.")
@@ -269,16 +265,9 @@ def clock(begins: str, minutes: int) -> str:
 
 def course_map() -> str:
     """The map of the course as a Markdown table."""
-    lines = [
-        "| Lesson | What it teaches | Minutes | What it needs |",
-        "|---|---|--:|---|",
-    ]
-    for lesson in everything().values():
-        name = f"{lesson.number} {lesson.title}"
-        if lesson.file:
-            name = f"[{name}]({lesson.file}.ipynb)"
-        needs = lesson.needs or "not here yet"
-        lines.append(f"| {name} | {lesson.teaches} | {lesson.minutes or ''} | {needs} |")
+    lines = ["| Lesson | What it teaches | Minutes | What it needs |", "|---|---|--:|---|"]
+    for each in notebooks().values():
+        lines.append(f"| {each.link} | {each.teaches} | {each.minutes} | {each.needs} |")
     return "\n".join(lines)
 
 

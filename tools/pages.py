@@ -3,10 +3,10 @@
 The course as static pages that load nothing from the network: rendered lessons with their outputs,
 a map, search, a glossary, the index of errors, the scripts. The lessons are the executed copies of
 a course (`make course`), by default the newest complete one under logs/course, else the one with
-most lessons; a lesson that is not in it, or stopped early, says so on its page and in the map. The
-pages go to logs/site, in place of those that are there; a folder of anything else is refused.
-Sphinx with MyST-NB renders them. Exit code 1 where a link leads nowhere or a page would ask another
-address for anything.
+most lessons; a lesson that is not in it, or stopped early, says so on its page. The pages go to
+logs/site, in place of those that are there; a folder of anything else is refused. Sphinx with
+MyST-NB renders them. Exit code 1 where a link leads nowhere or a page would ask another address for
+anything.
 """
 
 import argparse
@@ -42,18 +42,7 @@ BUILT = ".buildinfo"  # Sphinx writes it first
 FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
 SCRIPTS = ("src/_*.py", "src/serve/*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
-LINK = re.compile(r"\[([^]]+)\]\(([\w./-]+)?(#[\w-]+)?\)")
-BEHIND = {  # the pages behind README.md, by the names that they have here
-    "notebooks/README.md": "course",
-    "tools/INSTALL.md": "installing",
-    "slides/kit/room.md": "room",
-    "slides/kit/machines.md": "machines",
-    "slides/kit/assessment.md": "assessment",
-    "src/README.md": "code",
-    "logs/README.md": "records",
-    "tests/README.md": "proofs",
-    "tools/README.md": "commands",
-}
+LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
 
 class PagesError(Exception):
@@ -139,36 +128,11 @@ def to_pages(text: str) -> str:
     return FILE_LINK.sub(lambda found: f"](scripts.md#{anchor(found[1])})", text)
 
 
-def behind(path: str) -> str:
-    """Return a page of the project's folder; its links lead to pages here, or are plain words."""
-
-    def lead(found: re.Match) -> str:
-        words, link, heading = found.groups(default="")
-        target = (ROOT / path).parent.joinpath(link).resolve() if link else ROOT / path
-        name = target.relative_to(ROOT).as_posix()
-        if page := {"README.md": "index", **BEHIND}.get(name):
-            return f"[{words}]({page}.md{heading})"
-        if target in {lesson.notebook for lesson in lessons.notebooks().values()}:
-            return f"[{words}]({target.name})"
-        return words
-
-    return LINK.sub(lead, (ROOT / path).read_text())
-
-
-def section(heading: str, page: str) -> str:
-    """Return the text below one of a page's headings of the second level."""
-    return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].strip()
-
-
 def paragraphs(notebook: nbformat.NotebookNode) -> list[str]:
     """List paragraphs and points of a lesson's text, each in one line."""
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     parts = [part for text in texts for part in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text)]
     return [re.sub(r"^(- |\d+\. )", "", " ".join(part.split())) for part in parts]
-
-
-def link(lesson: lessons.Lesson) -> str:
-    return f"[{lesson.number} {lesson.title}]({lesson.file}.ipynb)"
 
 
 def glossary() -> str:
@@ -185,7 +149,7 @@ def glossary() -> str:
             text = next(filter(bold.search, said), None)
             if text is None:
                 raise PagesError(f"{name!r} is bold nowhere in {lesson.source.name}")
-            entries[name] = f"{name}\n  {to_pages(text)} ({link(lesson)})"
+            entries[name] = f"{name}\n  {to_pages(text)} ({lesson.link})"
     text = "\n\n".join(entries[name] for name in sorted(entries, key=str.lower))
     return f"# Terms\n\nEach as its lesson explains it first.\n\n```{{glossary}}\n{text}\n```\n"
 
@@ -203,7 +167,7 @@ def error_pages() -> str:
             shown = f"~~~text\n{text}\n~~~\n\n" if text else ""
             parts.append(
                 f"### {entry.means.rstrip('.')}\n\n{shown}Look at {entry.look_at}. {entry.fix} "
-                f"Lesson {link(lesson)}.\n"
+                f"Lesson {lesson.link}.\n"
             )
     return "\n".join(parts)
 
@@ -264,21 +228,19 @@ def note(lesson: lessons.Lesson, notebook: nbformat.NotebookNode) -> str:
 
 def index(executed: dict[str, nbformat.NotebookNode]) -> str:
     """Write the first page: what the course is, how to run it, its map."""
-    rows, live = [], []
-    for number, lesson in lessons.notebooks().items():
-        far = how_far(executed[number])
-        if any(EXPLORES.search(cell.source) for cell in executed[number].cells):
-            live.append(link(lesson))
-        said = "" if far == ENDED else f" *({far})*"
-        rows.append(f"| {link(lesson)} | {lesson.teaches}{said} | {lesson.minutes} |")
-    files = "\n".join(one.file for one in lessons.notebooks().values())
+    live = [
+        lessons.find(number).link
+        for number, notebook in executed.items()
+        if any(EXPLORES.search(cell.source) for cell in notebook.cells)
+    ]
+    has_run = (ROOT / "README.md").read_text().partition("\n## What has run where\n")[2]
     text = (LOOK / "index.md").read_text()
     return text.format(
-        map="\n".join(rows),
-        files=files,
+        map=lessons.course_map(),
+        ways=lessons.ways(),
+        files="\n".join(one.file for one in lessons.notebooks().values()),
         live=join_words(live),
-        ran=section("What has run where", behind("README.md")),
-        behind="\n".join(BEHIND.values()),
+        ran=LINK.sub(r"\1", has_run.partition("\n## ")[0].strip()),
     )
 
 
@@ -292,8 +254,6 @@ def write_sources(executed: Path, folder: Path) -> None:
     (folder / "index.md").write_text(index(notebooks))
     for name, text in (("glossary", glossary), ("errors", error_pages), ("scripts", scripts)):
         (folder / f"{name}.md").write_text(text())
-    for path, name in BEHIND.items():
-        (folder / f"{name}.md").write_text(behind(path))
 
 
 def build(executed: Path, output: Path) -> list[str]:

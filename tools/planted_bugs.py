@@ -59,14 +59,6 @@ src/_train_accumulate.py: tests/test_checkpoint.py -k "relay and device"
 # gradients summed, not averaged
 src/_train_ddp_by_hand.py: tests/test_equality.py -k "trains and ddp_by_hand"
 -             parameter.grad /= world
-# the gradients of a replica are not added up
-src/snippets/dp_with_dataloader.py: tests/test_lesson_helpers.py -k dataloader
-- return torch.cat(outputs)
-+ return torch.cat([outputs[0], *(each.detach() for each in outputs[1:])])
-# DeepSpeed's float16 is tried with a loss in float32 from the start
-src/snippets/deepspeed_as_printed.py: tests/test_lesson_helpers.py -k as_printed
-- outputs.float() if widen else outputs
-+ outputs.float()
 # the embedding is no FSDP unit of its own
 src/_train_fsdp.py: tests/test_run_bytes.py -k by_kind
 - for part in model[:-1]:
@@ -141,10 +133,6 @@ src/bootcamp/drawing/plots/saves.py: notebooks/10_planning.ipynb
 src/bootcamp/drawing/plots/run_bars.py: tests/test_figures.py -k "legible and throughput"
 - axes.dataLim.x1 or 1), xlabel=xlabel)
 + axes.dataLim.x1 or 1))
-# a lesson on a strategy loses its figure of speed
-notebooks/06b_pipeline.ipynb: tests/test_lessons.py -k plots_throughput
-- plots.show(plots.throughput(
-+ print((
 # bytes by formula are drawn as counted
 src/bootcamp/drawing/plots/run_bars.py: tests/test_figures.py -k bars_and_curves
 - counted = sum(counts) / len(counts)
@@ -190,10 +178,6 @@ src/bootcamp/launcher/device_locks.py: tests/test_device_locks.py -k all_at_once
 src/bootcamp/launcher/first_failure.py: tests/test_faults.py -k rank_raises
 - for name, code in failed.items() if code < 0), next(iter(failed)))
 + for name, code in failed.items() if code < 0), min(failed))
-# rank 0 is blamed for a hang
-src/bootcamp/launcher/hang.py: tests/test_faults.py -k rank_hangs
-- rank = stuck[0] if len(stuck) == 1 else None
-+ rank = ranks[0]
 # a rank that computes counts as idle
 src/bootcamp/launcher/hang.py: tests/test_hang.py -k print_or_compute
 -             self._computed = now
@@ -206,14 +190,6 @@ src/bootcamp/launcher/live_ranks.py: tests/test_live.py
 src/bootcamp/launcher/simulated_hosts.py: tests/test_hosts.py -k link
 - if rate:
 + if not rate:
-# a failed run keeps its devices
-src/bootcamp/launcher/supervisor.py: tests/test_device_locks.py -k failed_run
--                 self.devices.release()
--         return self._conclude(failure)
-+                 pass
-+         if not failure:
-+             self.devices.release()
-+         return self._conclude(failure)
 # a rank is left behind
 src/bootcamp/launcher/supervisor.py: tests/test_faults.py
 - await self._end_all()
@@ -248,10 +224,6 @@ src/bootcamp/records/steps.py: tests/test_subpackages.py
 + import json
 +
 + import bootcamp.train.config  # noqa: F401
-# a request whose client has gone stays in the queue
-src/bootcamp/serving/batcher.py: tests/test_batcher.py -k client_has_gone
-- self.queue.remove(waiting)
-+ pass
 # a batch's answers go to the wrong requests
 src/bootcamp/serving/batcher.py: tests/test_batcher.py -k equal_length
 - numpy.split(scores, ends[:-1])
@@ -298,16 +270,9 @@ src/bootcamp_lessons/labs/clinic_judges.py: tests/test_clinic.py -k "mistakes an
 src/bootcamp_lessons/plan_contest.py: tests/test_capstone.py -k accepted
 - return self.fits and self.slower <= 1 + self.task.within
 + return self.slower is not None and self.slower <= 1 + self.task.within
-# the torchrun that srun starts on each host stays alone
-src/jobs/torchrun_script.sh: tests/test_slurm_jobs.py -k script_with_torchrun
-- torchrun --nnodes="$SLURM_NNODES"
-+ torchrun --nnodes=1
 # a job file does not say how many tasks a host starts
 src/jobs/ddp_srun.sbatch: tests/test_jobs.py -k known_fault
 - #SBATCH --ntasks-per-node=2
-# what a rank did not use is left out of the reduce-scatter
-src/snippets/layer_dependencies.py: tests/test_lesson_helpers.py -k depend
-- model.set_reduce_scatter_unused_params(unused)
 # a replica that comes back gets the others' parameters without their momentum
 src/snippets/replicas_that_leave.py: notebooks/09b_when_hosts_fail.ipynb
 - take_part(members, shared + momentum, changes)
@@ -320,20 +285,10 @@ src/snippets/token_means.py: notebooks/04b_ddp_in_practice.ipynb
 src/snippets/streaming_data.py: tests/test_lesson_helpers.py -k stream
 - map(self.order, count(epoch))
 + map(self.order, count())
-# the base is trained too
-src/snippets/lora_sharded.py: tests/test_lesson_helpers.py -k adapters
-- model.requires_grad_(False)
 # gathered keys get the gradient of this rank's queries alone
 src/snippets/context_parallel.py: notebooks/06d_context_parallel.ipynb
 - dist.reduce_scatter(own, list(d_parts.contiguous()))
 + own.copy_(d_parts[rank])
-# the exception that keeps a tensor is not let go
-src/snippets/clean_up.py: tests/test_one_device.py -k given_back
-- del kept
-# the exercise on Apex overlooks a backward pass within autocast
-src/snippets/watch_backward.py: tests/test_exercises.py -k apex
-- WITHIN_AUTOCAST: within,
-+ WITHIN_AUTOCAST: False,
 # DeepSpeed's JSON has the tensor axis where the data's is meant
 src/snippets/one_plan.py: tests/test_known_programs.py -k "parser and DeepSpeed"
 - "tensor_parallel": {"autotp_size": plan.tensor},

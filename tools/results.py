@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
-from course import STYLE
+import course
 
 from bootcamp import machine
 from bootcamp.classroom import journal, prediction_scores
@@ -124,15 +124,10 @@ def table_claims(learners: list[dict]) -> Table:
 
 
 def write_page(learners: list[dict], target: Path) -> None:
-    """Write the teacher's page: one HTML file that loads nothing."""
+    """Write the teacher's page."""
     tables = (table_learners, table_lessons, table_predictions, table_claims)
     body = "".join(found._repr_html_() for make in tables if (found := make(learners)).rows)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>The class</title>'
-        f"<style>{STYLE} body {{ max-width: 80rem }}</style>"
-        f"<body><h1>The class</h1>{body}</body></html>\n"
-    )
+    course.write_page("The class", body, target)
 
 
 def main() -> int:
