@@ -387,11 +387,13 @@ guess_early.score(len({s for s in early.output.splitlines() if s.startswith("tas
 
 # %%
 MEET = "python src/snippets/meet.py 2>&1 | grep -v '^\\['"
-lab.run(
+loopback = lab.run(
     "loopback",
     f"MASTER_ADDR=host0 MASTER_PORT=29402 srun --nodes=2 --kill-on-bad-exit=1 "
     f"{hosts_lab.LOOPBACK_NAME} {MEET}",
 )
+assert "remote=[127.0.1.1]" in loopback.output, "they have met"
+loopback
 
 # %% [markdown]
 # They did find the store: its address was given. Then each rank published its own address,

@@ -18,8 +18,11 @@ for name, its in OF_SLURM.items():
         os.environ[name] = os.environ[its]
 rank, host = os.environ["RANK"], socket.gethostname()
 print(f"rank {rank}: {host} is {socket.gethostbyname(host)}", flush=True)
+# on a busy machine one starts long after the other; to connect takes no time
+store, me, world = next(dist.rendezvous("env://", timeout=datetime.timedelta(minutes=2)))
+seconds = datetime.timedelta(seconds=5)
 try:
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+    dist.init_process_group("gloo", store=store, rank=me, world_size=world, timeout=seconds)
 except RuntimeError as error:
     sys.exit(f"rank {rank}: {str(error).splitlines()[0]}")
 dist.barrier()

@@ -39,7 +39,7 @@ from bootcamp.linux import NAMESPACES
 
 KINDS = ("net", "uts", "mnt")  # of namespaces that a host has of its own
 EVERY_KIND = sum(NAMESPACES[kind] for kind in KINDS)
-MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18  # <sys/mount.h>
+MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 4096, 16384, 1 << 18, 2  # <sys/mount.h>
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 INTERFACE = machine.HOST_INTERFACE
 RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
@@ -184,11 +184,11 @@ def _write_etc_hosts(count: int) -> None:
         # torch asks for a peer's name by its IPv4 address as IPv6 writes it, and warns without one
         lines += [f"{start}{address(host)} {name(host)}" for start in ("", "::ffff:")]
     mount("none", "/", "none", MS_REC | MS_PRIVATE)  # nothing gets out
-    with tempfile.NamedTemporaryFile("w") as file:  # stays as long as it is mounted
-        file.write("\n".join([*lines, ""]))
-        file.flush()
-        os.fchmod(file.fileno(), 0o644)
-        mount(file.name, "/etc/hosts", "none", MS_BIND)
+    over = tempfile.gettempdir()  # for a moment; over a file that is deleted nobody mounts another
+    mount("tmpfs", over, "tmpfs")
+    Path(over, "hosts").write_text("\n".join([*lines, ""]))
+    mount(f"{over}/hosts", "/etc/hosts", "none", MS_BIND)
+    linux.call("umount2", over.encode(), MNT_DETACH)
 
 
 def mount(what: str, place: Path | str, kind: str, flags: int = 0, options: str = "") -> None:
