@@ -41,7 +41,7 @@ def check(*only):
 
 def test_this_machine_is_ready_for_the_lessons():
     """All but the launch, which takes long where much else is running."""
-    code, said, rows = run("python,packages,cores,memory,gpus,loopback,disk,extras")
+    code, said, rows = run("python,packages,cores,memory,gpus,disk,extras")
     assert code == 0, [row for row in rows.values() if row["verdict"] == checks.NOT_READY]
     assert said["host"] == socket.gethostname()
     assert rows["Python"]["verdict"] == rows["packages: lab"]["verdict"] == checks.READY
@@ -52,7 +52,7 @@ def test_this_machine_is_ready_for_the_lessons():
 
 def test_before_the_installation_a_machine_can_be_installed(tmp_path):
     """The system's Python without a package: exit code 0, and how much disk each part takes."""
-    code, said, rows = run("python,packages,cores,loopback,disk,launch", python=BARE)
+    code, said, rows = run("python,packages,cores,disk,launch", python=BARE)
     assert (code, said["verdict"]) == (0, checks.TO_INSTALL)
     assert rows["packages: core"]["found"] == "missing: torch, numpy, filelock, psutil"
     assert rows["packages: core"]["verdict"] == checks.TO_INSTALL
@@ -139,10 +139,6 @@ def test_launch_that_fails_hangs_or_is_interrupted_leaves_nothing(
     )
 
 
-def refuse(*_, **__):
-    raise ConnectionRefusedError("refused")
-
-
 def free(size):
     return {"shutil.disk_usage": lambda _: types.SimpleNamespace(free=size)}
 
@@ -154,8 +150,6 @@ TOO_LONG = f"/tmp/{'x' * checks.LONGEST_PATH}"
 @pytest.mark.parametrize(
     ("row", "found", "verdict"),
     [
-        ("loopback", {}, checks.READY),
-        ("loopback", {"socket.create_connection": refuse}, checks.NOT_READY),
         ("disk: free", free(1e9) | NOT_MADE, checks.NOT_READY),
         ("disk: free", free(12.5e9) | NOT_MADE, checks.LIMITS),
         ("disk: free", free(1e12) | NOT_MADE, checks.READY),

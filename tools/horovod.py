@@ -18,7 +18,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import tomllib
 from pathlib import Path
@@ -30,7 +29,6 @@ TOOLCHAIN = """# C++14 has to mean C++17: torch's headers need it, Horovod asks 
 set(CMAKE_PROJECT_INCLUDE "${CMAKE_CURRENT_LIST_FILE}")
 set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++17")
 """
-OLDEST_COMPILER = 9
 MARK = ".horovod-built-for"  # in the environment: the name of its wheel's folder
 CANNOT = 3  # the exit code for "not on this machine", which stops neither make test nor an image
 
@@ -81,16 +79,10 @@ def obstacle() -> str | None:
     if sys.platform == "win32":
         return "Horovod has no Windows build: use WSL2."
     compiler = os.environ.get("CXX", "g++" if sys.platform == "linux" else "c++")
-    for tool, what in ((compiler, "C++ compiler"), ("make", "make")):
+    for tool, what in ((compiler, "C++ compiler"), ("make", "make program")):
         if not shutil.which(tool):
-            install = (
-                "Install it (on Debian and Ubuntu: apt install g++ make), then run make horovod."
-            )
-            return f"Horovod is not built: there is no {what} ({tool}). {install}"
-    said = subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True).stdout
-    version = said.strip()
-    if compiler.endswith("g++") and int(version.split(".")[0] or 0) < OLDEST_COMPILER:
-        return f"Horovod is not built: g++ is {version}, it needs {OLDEST_COMPILER} or newer."
+            install = "on Debian and Ubuntu: apt install g++ make"
+            return f"Horovod is not built: install a {what} ({install}), then run make horovod."
     return None
 
 
@@ -165,8 +157,6 @@ def main(once: bool = False) -> int:
         return 0
     wheel, project = cached_wheel(), tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     try:
-        if not os.access(sysconfig.get_path("purelib"), os.W_OK, effective_ids=True):
-            raise NotHere(f"Horovod is not installed: {sys.prefix} can't be written by this user.")
         if wheel is None and (why := obstacle()):
             raise NotHere(why)
         if wheel is None and once and failed_log().exists():

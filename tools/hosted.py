@@ -9,10 +9,8 @@ loaded it. Then kernel and ranks find the course's modules, and cells run in its
 
 import importlib
 import os
-import site
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -93,13 +91,7 @@ def main(names: list[str]) -> None:
         version = here.get(course.plain(need.name))
         if version and not need.specifier.contains(version, prereleases=True):
             print(f"{need.name} is {version}, the course was tested with {need}: it stays.")
-    left_out = missing
-    if missing and (
-        why := course.obstacle(sysconfig.get_path("purelib"), bool(site.ENABLE_USER_SITE))
-    ):
-        print(f"Nothing is installed: {why}.")
-    else:
-        left_out = install(missing, here)
+    left_out = install(missing, here)
     if without := [name for name in map(str, core) if name in left_out]:
         sys.exit(f"The course can't run here without {', '.join(without)}.")
     for name in left_out:

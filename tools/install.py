@@ -17,12 +17,10 @@ import importlib.metadata
 import os
 import re
 import shlex
-import shutil
 import site
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +38,6 @@ NO_REASON = (
     "pip's reason is above, and it says conflict too where it reaches no index. make preflight "
     "tries the index and names the proxies."
 )
-FULL_BYTES = 200e6
 INTERRUPTED = 130  # as a shell says it
 
 
@@ -117,23 +114,6 @@ def steps(wanted: list[str], download: str | None = None) -> list[Step]:
     return found
 
 
-def obstacle(folder: str, instead: bool) -> str | None:
-    """Say why nothing can be put into this folder, None if something can.
-
-    instead: whether pip would use another one, this user's own, where it can't be written.
-    """
-    if not os.access(folder, os.W_OK, effective_ids=True) and not instead:
-        return f"{folder} can't be written by this user"
-    try:
-        disks = (folder, tempfile.gettempdir())
-    except FileNotFoundError:  # each disk that it tries is full, or can't be written
-        return "there is no folder for temporary files: free some space, or set TMPDIR"
-    for disk in disks:
-        if shutil.disk_usage(disk).free < FULL_BYTES:
-            return f"the disk of {disk} is full"
-    return None
-
-
 def run(wanted: list[str], download: str | None) -> int:
     """Take each step in turn. The exit code is pip's where a step fails that may not."""
     here, known_pins = versions_here(), pins()
@@ -144,9 +124,9 @@ def run(wanted: list[str], download: str | None) -> int:
         todo = [step for step in todo if not step.is_done(here)]
     done = "fetched" if download else "installed"
     target = download or sysconfig.get_path("purelib")
-    instead = bool(site.ENABLE_USER_SITE) and not download
-    if todo and (why := obstacle(target, instead)):
-        print(f"Nothing was {done}: {why}.")
+    instead = site.ENABLE_USER_SITE and not download  # pip uses this user's own folder then
+    if todo and not instead and not os.access(target, os.W_OK, effective_ids=True):
+        print(f"Nothing was {done}: {target} can't be written by this user.")
         return 1
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     left_out = {}
@@ -154,9 +134,7 @@ def run(wanted: list[str], download: str | None) -> int:
         print(f"{number} of {len(todo)}: {step.what} ...", flush=True)
         failed = subprocess.run([*pip, *step.arguments], cwd=ROOT).returncode
         if failed and not step.optional:
-            why = obstacle(target, instead)
-            why = f"{why}. Then the same command goes on." if why else NO_REASON
-            print(f"{step.what} was not {done}: {why}", flush=True)
+            print(f"{step.what} was not {done}: {NO_REASON}", flush=True)
             return failed
         # pip ends well where a marker leaves a package out
         if step.optional and (failed or (not download and not step.is_done(versions_here()))):

@@ -13,7 +13,6 @@ each.
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import os
 import shutil
@@ -36,11 +35,9 @@ MEASURE_SECONDS = 26
 def ranks_talk() -> dict:
     """Launch ranks in this machine's own way, in a process that can be given up."""
     label, needed = "ranks talk", "a launch that ends well"
-    if not all(map(checks.version, checks.wanted()["core"])):
+    if not checks.has_core():
         verdict = NOT_READY if checks.is_made() else TO_INSTALL
         return row(label, "not tried: the core is not installed", needed, verdict, INSTALL)
-    if checks.temporary(None)[0]["verdict"] == NOT_READY:
-        return row(label, "not tried: no temporary files", needed, NOT_READY, "Set TMPDIR.")
     with tempfile.TemporaryDirectory(
         prefix="bootcamp-preflight-", ignore_cleanup_errors=True
     ) as logs:
@@ -99,7 +96,7 @@ def measure() -> None:
 
 def run_checks(options) -> list[dict]:
     """All rows; of a Python that is too old only that."""
-    if not checks.modern():
+    if sys.version_info < checks.LOWEST_PYTHON:
         return checks.python(options)
     known, found = {**checks.CHECKS, "launch": lambda _: [ranks_talk()]}, []
     for name in (name for name in known if name in options.only):
@@ -156,13 +153,6 @@ def collect(files: list[str]) -> int:
     return 0 if all(place for place, _, _ in said) else 1
 
 
-def user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return str(os.getuid())
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -187,7 +177,8 @@ def main() -> int:
     ready = worst(rows) != NOT_READY
     seconds = time.monotonic() - began
     if options.json:
-        said = {"host": socket.gethostname(), "user": user(), "ready": ready}
+        user = os.environ.get("USER", str(os.getuid()))  # in a container it may have no name
+        said = {"host": socket.gethostname(), "user": user, "ready": ready}
         said |= {"verdict": worst(rows), "seconds": seconds, "checks": rows}
         print(json.dumps(said, indent=1))
     else:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import importlib.metadata
 import importlib.util
 import os
 import platform
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -45,14 +43,9 @@ def row(check: str, found: str, needed: str, verdict: str = READY, to_do: str = 
     return {**told, "to do": to_do if verdict != READY else ""}
 
 
-def modern() -> bool:
-    """Whether this Python can read the course's own modules."""
-    return sys.version_info >= LOWEST_PYTHON
-
-
 def python(_) -> list[dict]:
     here, fix = platform.python_version(), ""
-    if not modern():
+    if sys.version_info < LOWEST_PYTHON:
         fix = "Install Python 3.11 or newer, then say make PYTHON=/path/to/it with every command."
     elif sys.prefix == sys.base_prefix and not importlib.util.find_spec("ensurepip"):
         here, fix = f"{here}, no ensurepip", "On Debian and Ubuntu: apt install python3-venv."
@@ -73,7 +66,7 @@ def cores(_) -> list[dict]:
 
 def quietness(_) -> list[dict]:
     """Whether a process has its core to itself, and how far repeats of the same work differ."""
-    if not all(map(version, wanted()["core"])):
+    if not has_core():
         return []
     from bootcamp.quietness import measure
 
@@ -121,10 +114,10 @@ def packages(_) -> list[dict]:
     import install  # tools/install.py: an old Python can't read it
 
     pins, found, needed = install.pins(), [], "pins of constraints.txt"
+    here = versions()
     for group, names in wanted().items():
-        versions = {name: version(name) for name in names}
-        missing = [name for name, there in versions.items() if there is None]
-        other = {n: v for n, v in versions.items() if v and pins.get(n, v) != v}
+        missing = [name for name in names if name not in here]
+        other = {n: here[n] for n in names if n in here and pins.get(n, here[n]) != here[n]}
         text, verdict, fix = f"{len(names)} as pinned", READY, _how_to_install(group)
         if group not in GROUPS and missing == names:
             text = "none yet: a lesson asks" if names else "none for this Python or system"
@@ -143,16 +136,18 @@ def is_made() -> bool:
     return Path(sys.prefix, ".ready").exists()
 
 
-def version(package: str) -> str | None:
-    """The installed version without a build's suffix such as +cpu; None if it is not there."""
+def versions() -> dict[str, str]:
+    """List {package: version} of this environment, less what BOOTCAMP_WITHOUT hides."""
+    import install  # tools/install.py
+
     from bootcamp.machine import is_hidden
 
-    try:
-        if is_hidden(package):
-            return None
-        return importlib.metadata.version(package).split("+")[0]
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return {name: it for name, it in install.versions_here().items() if not is_hidden(name)}
+
+
+def has_core() -> bool:
+    """Whether what every run needs is installed."""
+    return versions().keys() >= set(wanted()["core"])
 
 
 def _how_to_install(group: str) -> str:
@@ -204,18 +199,6 @@ def index(_) -> list[dict]:
     fix = "Behind a proxy, set https_proxy; with a mirror, PIP_INDEX_URL. Without a network, bring "
     fix += "the packages: see slides/kit/room.md."
     return [row(label, f"does not answer{through}", needed, verdict, fix)]
-
-
-def loopback(_) -> list[dict]:
-    """Connect this machine to itself, as ranks do."""
-    found, verdict = "connects", READY
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=5).close()
-    except OSError as error:
-        found, verdict = str(error), NOT_READY
-    fix = "Let the firewall or the container allow 127.0.0.1: ranks meet there."
-    return [row("loopback", found, "127.0.0.1 connects to itself", verdict, fix)]
 
 
 def disk(_) -> list[dict]:
@@ -274,7 +257,7 @@ def extras(_) -> list[dict]:
 
     from bootcamp.machine import is_hidden
 
-    built = version("horovod") or "not built yet: make horovod does it, once (minutes)"
+    built = versions().get("horovod") or "not built yet: make horovod does it, once (minutes)"
     no_compiler = "Horovod is hidden." if is_hidden("horovod") else build.obstacle()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     given = [  # what it is, what is in the way, what else is found, what needs it, what to do
@@ -283,7 +266,7 @@ def extras(_) -> list[dict]:
         ("Chromium", None if chromium and not is_hidden("chromium") else "none", "found")
         + ("to test pages and print slides", "For instructors: on Debian, apt install chromium."),
     ]
-    if all(map(version, wanted()["core"])):
+    if has_core():
         from bootcamp.launcher import device_locks, simulated_hosts
 
         locks = device_locks.choose_folder()
@@ -300,10 +283,5 @@ def extras(_) -> list[dict]:
     ]
 
 
-CHECKS = {
-    check.__name__: check
-    for check in (
-        *(python, packages, index, cores, quietness),
-        *(memory, gpus, loopback, disk, temporary, extras),
-    )
-}
+ALL = (python, packages, index, cores, quietness, memory, gpus, disk, temporary, extras)
+CHECKS = {check.__name__: check for check in ALL}
