@@ -15,6 +15,7 @@ os.environ["BOOTCAMP_LOGS"] = str(_SCRATCH / "logs")
 os.environ["BOOTCAMP_WORK"] = str(_SCRATCH / "work")
 os.environ["IPYTHONDIR"] = str(_SCRATCH / "ipython")
 os.environ["BOOTCAMP_CLAIM_SECONDS"] = "0"  # one pair: that a claim runs, not what holds here
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # else each process compiles and loads a trial
 os.environ["OMP_NUM_THREADS"] = "1"  # workers with two threads each would wait for each other
 if _worker := os.environ.get("PYTEST_XDIST_WORKER"):  # their ranks begin with different cores
     os.environ["BOOTCAMP_FIRST_CORE"] = _worker.removeprefix("gw")

@@ -18,6 +18,7 @@ from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
 from bootcamp_lessons import checkpoints, exercise
+from bootcamp_lessons.exercises import training_scripts
 
 MLP = {"model": "mlp", "global_batch": 12}
 FLAGS = {**MLP, "device": "cpu", "quiet": True}  # where the model does not matter, the quickest
@@ -296,40 +297,43 @@ def test_loader_and_generators_go_on_where_they_were(tmp_path):
 
 
 SYNCED = "with open(beside, 'wb') as f: torch.save(state, f); f.flush(); os.fsync(f.fileno())"
-
-
-@pytest.mark.parametrize(
-    ("lines", "helps"),
-    [
-        (["torch.save(state, path)"], "straight to the checkpoint's place"),
-        (
-            ["b = path.with_suffix('.new')", "torch.save(state, b)", "os.replace(b, path)"],
-            "nothing was synced before the rename",
-        ),
-        (
-            ["beside = path.with_suffix('.new')", SYNCED, "path.unlink(missing_ok=True)"]
-            + ["os.rename(beside, path)"],
-            "os.replace needs no free place",
-        ),
-        (
-            ["beside = Path(tempfile.mkstemp()[1])", SYNCED, "os.replace(beside, path)"],
-            "write it beside its place",
-        ),
+WRONG = {  # what the checker answers: a way to save
+    "straight to the checkpoint's place": ["torch.save(state, path)"],
+    "nothing was synced before the rename": [
+        "beside = path.with_suffix('.new')",
+        "torch.save(state, beside)",
+        "os.replace(beside, path)",
     ],
-)
-def test_exercise_names_what_a_way_to_save_gets_wrong(tmp_path, lines, helps):
-    path, task = tmp_path / "mine.py", exercise.find("save_for_good")
-    imports = "import os, tempfile\nfrom pathlib import Path\n\nimport torch\n\n"
-    path.write_text("\n    ".join([f"{imports}def save(state, path):", *lines]))
-    result = exercise.try_out(task, path)
-    assert not result.solved
-    assert helps in str(result)
-    assert task.hint in str(result)
+    "os.replace needs no free place": [
+        "beside = path.with_suffix('.new')",
+        SYNCED,
+        "path.unlink(missing_ok=True)",
+        "os.rename(beside, path)",
+    ],
+    "write it beside its place": [
+        "beside = Path(tempfile.mkstemp()[1])",
+        SYNCED,
+        "os.replace(beside, path)",
+    ],
+}
 
 
 @pytest.mark.solves("save_for_good")
-def test_exercise_accepts_its_solution_and_no_starting_point(tmp_path):
-    task, path = exercise.find("save_for_good"), tmp_path / "mine.py"
-    for text, solved in ((task.starting_point(), False), (task.solution_path().read_text(), True)):
+def test_exercise_accepts_its_solution_and_names_what_a_way_to_save_gets_wrong(
+    tmp_path, monkeypatch
+):
+    """Each of the wrong ways shows in what one save does, however few are killed."""
+    path, task = tmp_path / "mine.py", exercise.find("save_for_good")
+    assert exercise.try_out(task, task.solution_path()).solved
+    monkeypatch.setattr(training_scripts, "KILLS", 2)
+    imports = "import os, tempfile\nfrom pathlib import Path\n\nimport torch\n\n"
+    texts = {
+        says: "\n    ".join([f"{imports}def save(state, path):", *lines])
+        for says, lines in WRONG.items()
+    }
+    for says, text in {task.hint: task.starting_point(), **texts}.items():
         path.write_text(text)
-        assert exercise.try_out(task, path).solved == solved
+        result = exercise.try_out(task, path)
+        assert not result.solved
+        assert says in str(result)
+        assert task.hint in str(result)
