@@ -170,7 +170,7 @@ script_diff("horovod")
 #   waits for the means. (DDP waits within `loss.backward()`.)
 # - `broadcast_parameters` gives all ranks rank 0's parameters. DDP does this by itself when it
 #   wraps the model; with Horovod it is your line, and your mistake if it is missing.
-# - `broadcast_optimizer_state` is under an `if`. Without it:
+# - `broadcast_optimizer_state` is under an `if`. Without the `if`:
 
 # %%
 from bootcamp import check, variant
@@ -562,8 +562,8 @@ print(exercise.check("in_one_process", in_one_process))
 #
 # - Sergeev and Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow*, 2018,
 #   arXiv:1802.05799. Tensor fusion, the timeline.
-# - Horovod 0.28.1, source package (12 June 2023): README.rst (the published scaling, the advice on
-#   the learning rate), `horovod/torch/functions.py` (the zero step), `horovod/torch/optimizer.py`
+# - Horovod 0.28.1, source package (12 June 2023): README.rst (the advice on the learning rate),
+#   `horovod/torch/functions.py` (the zero step), `horovod/torch/optimizer.py`
 #   (`skip_synchronize`), `horovod/common/operations.cc` (cycle, fusion and their defaults),
 #   `horovod/common/gloo/gloo_controller.cc` and `stall_inspector.cc` (the silent alarm).
 # - PyTorch Lightning 1.9.5, `pytorch_lightning/strategies/horovod.py`: `HorovodStrategy.setup`

@@ -72,7 +72,7 @@ from bootcamp import predict
 
 guess_speed = predict(
     "model_parallel_speed",
-    "A layer split over two devices: how many times as fast as one?",
+    "A model whose layers are split over two devices: how many times as fast as on one?",
     "times",
 )
 guess_speed
@@ -369,8 +369,7 @@ script_diff("ddp_mp")
 # %%
 from bootcamp import check
 
-proofs = {script: check.prove(script, ranks) for script, ranks in (("mp", 1), ("ddp_mp", 2))}
-proofs["ddp_mp"][-1]
+print(*check.prove("mp", 1), *check.prove("ddp_mp", 2), sep="\n")
 
 # %% [markdown]
 # In the split over ranks no rank has the complete model, so the proof adds up what the ranks hold.
@@ -391,19 +390,18 @@ from bootcamp import variant
 
 devices = "device, second_device = (torch.device(name) for name in context.devices)"
 cpu_and_meta = 'device, second_device = torch.device("cpu"), torch.device("meta")'
-two_kinds = {devices: cpu_and_meta, "loss.backward()": ""}
+rehearsal = variant("mp", "mp_rehearsal", {devices: cpu_and_meta, "loss.backward()": ""})
 
 
-def rehearse(name, **changes):
-    script = variant("mp", name, {**two_kinds, **changes})
+def rehearse(script):
     return launch(script, 1, device="cpu", steps=1, quiet=True, raises=False)
 
 
-print(rehearse("mp_rehearsal").status)
+print(rehearse(rehearsal).status)
 
 # %% [markdown]
-# In each of these three scripts one line is wrong. Which one? Read which two devices met, and in
-# which lines of the course's code.
+# Each of these three scripts has one wrong line. Would its error alone tell you which? Read which
+# two devices met, and in which lines of the course's code.
 
 # %%
 hook = "model[half].register_forward_pre_hook(lambda stage, inputs: inputs[0].to(second_device))"
@@ -414,7 +412,8 @@ broken = {
     "C": {hook: hook.replace("[half]", "[half - 1]")},
 }
 for name, change in broken.items():
-    print(f"{name}:", excerpts.trace_error(rehearse(f"mp_broken_{name}", **change)))
+    script = variant(rehearsal, f"mp_broken_{name}", change)
+    print(f"{name}:", excerpts.trace_error(rehearse(script)))
 
 # %% [markdown]
 # <details><summary>Answer</summary>

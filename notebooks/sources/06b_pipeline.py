@@ -78,7 +78,8 @@ plots.show(diagrams.planned("1f1b", "interleaved"))
 # %% [markdown]
 # **Interleaved 1F1B** gives each rank *v* = 2 stages that do not follow each other: of four ranks,
 # rank 0 has stages 0 and 4. A micro-batch passes through each rank twice, for half the time. So the
-# pipeline fills sooner, and the bubble is (p-1)/(vm). More is sent, and more is in flight.
+# pipeline fills sooner, and the bubble is (p-1)/(vm). More is sent, and more is in flight (of half
+# a stage, half a micro-batch).
 #
 # ### Zero bubble
 
@@ -239,12 +240,11 @@ print(guess_idle.score(100 * sum(waited) / len(waited)))
 Table(sharding_tables.compare_bubbles(slept, M), "Bubble (idle / busy), 4 ranks, stages that sleep")
 
 # %% [markdown]
-# "By formula" is the bubble for equal stages from above; "by plan" simulates the schedule, with
-# equal stages and with the time that each took. The plan leaves out the hand-off, from the end of
-# one rank's action to the start of the action that waits for it on another, and Python between the
-# actions of one rank. Both weigh more where actions are shorter: with two stages a rank, and with
-# halves. Real schedules have the same limit: a stage must have much more to compute than a message
-# takes.
+# "By plan" simulates the schedule, with equal stages and with the time that each took. It leaves
+# out the hand-off, from the end of one rank's action to the start of the action that waits for it
+# on another, and Python between the actions of one rank. Both weigh more where actions are shorter:
+# with two stages a rank, and with halves. Real schedules have the same limit: a stage must have
+# much more to compute than a message takes.
 
 # %%
 planned = schedules.simulate(schedules.plan("1f1b", 4, M), 15e-3, 30e-3)

@@ -220,7 +220,7 @@ class FunctionTask(Task):
         return names[self.solved_by.__name__]
 
     def _wrong_type(self, answer, expected) -> str:
-        if isinstance(answer, str):
+        if isinstance(answer, str) and not isinstance(expected, str):
             return "That is a string."
         if hasattr(answer, "tolist") and is_same(answer.tolist(), expected, self.within):
             kind, wanted = type(answer).__name__, type(expected).__name__
@@ -247,7 +247,7 @@ def _as_call(function: Callable, case: tuple) -> str:
 def is_same(answer, expected, within: float) -> bool:
     """Compare numbers by relative error, collections and tensors by entry, others by ==.
 
-    A list may be a tuple, a number a scalar of NumPy or torch.
+    A list may be a tuple or a range, a number a scalar of NumPy or torch.
     """
     if hasattr(answer, "tolist") and not isinstance(expected, list | tuple):
         answer = answer.tolist()
@@ -261,7 +261,7 @@ def is_same(answer, expected, within: float) -> bool:
         except (TypeError, ValueError):
             return False
     if isinstance(expected, list | tuple):
-        alike = isinstance(answer, list | tuple) and len(answer) == len(expected)
+        alike = isinstance(answer, list | tuple | range) and len(answer) == len(expected)
         return alike and all(map(is_same, answer, expected, itertools.repeat(within)))
     if isinstance(expected, dict):
         alike = isinstance(answer, dict) and answer.keys() == expected.keys()

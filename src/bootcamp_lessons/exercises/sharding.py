@@ -151,7 +151,7 @@ def is_mine(number, batch, rank, ranks, worker, workers):
     "days_between_failures * 86400 / hosts seconds; take the root of 2 times both, / step_seconds.",
     within=0.01,  # so that whole steps pass
     unit="steps",
-    cases=((7e9, 2e9, 16, 400, 5.0), (70e9, 1e11, 128, 400, 10.0), (405e9, 2e12, 2000, 250, 12.0)),
+    cases=((7e9, 2e9, 16, 400, 5.0), (70e9, 1e11, 128, 400, 10.0), (405e9, 2e12, 2000, 250, 3.0)),
     mistakes={
         (" / hosts", ""): "With many hosts one fails so many times as often, and stops all.",
         ("12 * parameters", "16 * parameters"): "That saves 16 bytes for each parameter. Gradients "
