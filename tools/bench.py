@@ -1,10 +1,9 @@
 """python tools/bench.py [--pairs 12] [--launches 20] [--steps 60]
 
 What the course's own machinery costs, as ratios within one run: how soon a warm launch takes its
-first step, beside torchrun; and steps per second and memory of the scripts against the barest torch
-loop of the same model and batch, in alternating pairs, so that a machine whose speed drifts slows
-both. What frameworks and strategies cost, their lessons measure. Prints tables and writes
-logs/bench.json.
+first step, beside torchrun; and steps per second and memory of the scripts against the same loops
+without a record, in alternating pairs, so that a machine whose speed drifts slows both. What
+frameworks and strategies cost, their lessons measure. Prints tables and writes logs/bench.json.
 """
 
 import argparse
@@ -22,25 +21,31 @@ from bootcamp.paths import LOGS
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 
-BARE = Path(__file__).with_name("bare_loop.py")
 FLAGS = {"device": "cpu", "size": "tiny", "global_batch": 32, "quiet": True}
 TIMES = {"pairs": 12, "launches": 20, "steps": 60}
-WARM = 5  # steps that neither a script nor a bare loop counts
+WARM = 5  # steps that are not counted
+SCRIPTS = {  # ranks, and the line that hands the loss to the record
+    "cpu": (1, "run.loss(loss.detach())"),
+    "ddp": (2, "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"),
+}
 # the moments at which steps begin: what a script does between two steps counts too
-TIMED = (
-    "import time\n"
-    "began = [] if step == first else began\n"
-    "began.append(time.perf_counter())\n"
-    "with run.step(step):"
-)
-REPORTED = (
+TIMED = "import time\nbegan = [] if step == first else began\nbegan.append(time.perf_counter())\n"
+PRINTED = (
     "began.append(time.perf_counter())\n"
     "import json\n"
-    "from bootcamp.train import memory_usage\n"
-    'peak = memory_usage.read_peak_bytes(__import__("torch").device("cpu"))\n'
-    'print(json.dumps({"began": began, "peak_bytes": peak}))\n'
-    "run.finish()"
+    "from bootcamp import machine\n"
+    'print(json.dumps({"began": began, "peak_bytes": machine.process_peak_bytes()}))\n'
 )
+RECORDED = {
+    "with run.step(step):": f"{TIMED}with run.step(step):",
+    "run.finish()": f"{PRINTED}run.finish()",
+}
+BARE = {
+    "run = record.Run(context, model, optimizer, batches, world)": "",
+    "with run.step(step):": f"{TIMED}if True:",
+    "checkpoint.save(context, step, model, optimizer)": "",
+    "run.finish()": f"{PRINTED}record.summary.write(context.run_dir, 'ok')",
+}
 
 
 def time_first_step(start: str) -> float:
@@ -61,53 +66,35 @@ def compare_starts(launches: int) -> list[dict]:
     return rows
 
 
-def measure(script: Path, ranks: int, steps: int) -> dict:
-    """What a timed script prints of itself: steps per second, by the median step; peak bytes.
-
-    The median, not the mean: what else the machine does slows some steps of a run, and few of them
-    are those of the run beside it. "recorded": the same by the record, if there is one.
-    """
-    run = launch.launch(script, ranks, steps=steps, **FLAGS)
-    said = json.loads(run.output(0).splitlines()[-1])
-    seconds = [b - a for a, b in itertools.pairwise(said["began"])][WARM:]
-    recorded = [row["seconds"] for row in run.steps[WARM:]]
-    return {
-        "peak_bytes": said["peak_bytes"],
-        "steps_per_second": 1 / statistics.median(seconds),
-        "recorded": 1 / statistics.median(recorded) if recorded else None,
-    }
+def measure(script: Path, ranks: int, steps: int) -> tuple[float, float]:
+    """Return what a timed script prints of itself: seconds of its median step, peak bytes."""
+    said = launch.launch(script, ranks, steps=steps, **FLAGS).output(0).splitlines()[-1]
+    began, peak_bytes = json.loads(said).values()
+    return statistics.median(b - a for a, b in itertools.pairwise(began[WARM:])), peak_bytes
 
 
-def compare_script(name: str, ranks: int, pairs: int, steps: int) -> dict:
-    """The script and the bare loop in turn; the ratio of their medians, and of each pair.
-
-    Two ratios of speeds: by the time from one step's beginning to the next one's, with all that the
-    script does between them, and by the steps' own seconds as the record has them.
-    """
-    changes = {"with run.step(step):": TIMED, "run.finish()": REPORTED}
-    scripts = {"ours": variant(name, f"bench_{name}", changes), "bare": BARE}
-    found = {"ours": [], "bare": []}
+def compare_script(name: str, pairs: int, steps: int) -> dict:
+    """Run a script and its loop without a record in turn; the ratios of each pair."""
+    ranks, loss = SCRIPTS[name]
+    scripts = [
+        variant(name, f"bench_{name}", RECORDED),
+        variant(name, f"bench_{name}_bare", {**BARE, loss: ""}),
+    ]
+    speeds, memory = [], []
     for number in range(pairs + 1):
-        for which in scripts if number % 2 else reversed(scripts):
-            found[which].append(measure(scripts[which], ranks, steps))
-
-    def column(which: str, value: str) -> list[float]:
-        return [row[value] for row in found[which][1:]]  # the first pair warms the machine up
-
-    ours, bare = (column(which, "steps_per_second") for which in scripts)
-    peaks = zip(column("ours", "peak_bytes"), column("bare", "peak_bytes"), strict=True)
-    ratios = [a / b for a, b in zip(ours, bare, strict=True)]
-    middle = statistics.median(bare)
+        found = {}
+        for script in scripts if number % 2 else reversed(scripts):
+            found[script] = measure(script, ranks, steps)
+        (ours, peak), (bare, bare_peak) = map(found.get, scripts)
+        speeds.append(bare / ours)
+        memory.append(peak / bare_peak)
+    spread = speeds[1:]  # the first pair warms the machine up
     return {
         "script": f"_train_{name}.py, {ranks} rank(s)",
-        "steps/s": statistics.median(ours),
-        "bare loop steps/s": middle,
-        "ratio of medians": statistics.median(ours) / middle,
-        "ratio, step as recorded": statistics.median(column("ours", "recorded")) / middle,
-        "median of pairs": statistics.median(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-        "peak memory ratio": statistics.median(a / b for a, b in peaks),
+        "steps/s, ratio": statistics.median(spread),
+        "lowest": min(spread),
+        "highest": max(spread),
+        "peak memory, ratio": statistics.median(memory[1:]),
     }
 
 
@@ -121,8 +108,8 @@ def main() -> int:
     print(f"{machine.cpu_name()}, {len(machine.cores())} cores\n")
     starts = Table(compare_starts(args.launches), "Seconds to the first step, _train_ddp.py, tiny")
     print(starts, "\n", flush=True)
-    rows = [compare_script(*one, args.pairs, args.steps) for one in (("cpu", 1), ("ddp", 2))]
-    print(Table(rows, f"Scripts against the barest torch loop, {args.pairs} pairs"))
+    rows = [compare_script(name, args.pairs, args.steps) for name in SCRIPTS]
+    print(Table(rows, f"Scripts against their loops without a record, {args.pairs} pairs"))
     found = {"machine": machine.describe(), "starts": starts.rows, "scripts": rows}
     write_json(LOGS / "bench.json", found)
     return 0

@@ -11,8 +11,6 @@ for each version of it, so this Python's shared library has to be there.
 """
 
 import json
-import os
-import platform
 import subprocess
 import sys
 import sysconfig
@@ -21,10 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv-triton"
 READY = ENVIRONMENT / ".ready"  # written last: what is installed, and where
-PINS = ["nvidia-pytriton==0.7.0", "onnxruntime==1.32.0", "numpy==1.26.4", "flatbuffers==25.12.19"]
+# numpy is asked for first: where it has no wheel, nothing large is fetched
+PINS = ["numpy==1.26.4", "nvidia-pytriton==0.7.0", "onnxruntime==1.32.0", "flatbuffers==25.12.19"]
 PINS += ["packaging==26.3", "protobuf==6.33.6"]
-PYTHONS = ((3, 11), (3, 12))  # for which numpy 1 and a stub are there
-GLIBC = (2, 35)  # the binary's
+NEEDS = "It needs Linux on x86_64, glibc 2.35 and Python 3.11 or 3.12 (make PYTHON=python3.12)."
 STUB = "triton_python_backend_stub"
 CANNOT = 3  # the exit code for "not on this machine"
 
@@ -38,21 +36,6 @@ def python_libraries() -> Path | None:
     return next((folder for folder in folders if (folder / name).exists()), None)
 
 
-def obstacle() -> str | None:
-    """Why this machine or this Python can't have it, None if it can."""
-    version, (library, number) = "{}.{}".format(*sys.version_info), platform.libc_ver()
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return "its package is for Linux on x86_64."
-    if sys.version_info[:2] not in PYTHONS:
-        return f"it needs Python 3.11 or 3.12, not {version}. Say make triton PYTHON=python3.12."
-    if library == "glibc" and tuple(map(int, number.split(".")[:2])) < GLIBC:
-        return f"it needs glibc 2.35, this is {number}."
-    if python_libraries() is None:
-        install = f"on Debian and Ubuntu: apt install libpython{version}"
-        return f"this Python's shared library is not here ({install})."
-    return None
-
-
 def installed() -> bool:
     """Whether these pins are installed, with this Python."""
     try:
@@ -63,38 +46,34 @@ def installed() -> bool:
     return as_now and Path(found["triton"]).is_dir()  # not after the clone has moved
 
 
-def install() -> None:
-    """Make the environment. Raises CalledProcessError."""
+def install(libraries: Path) -> None:
+    """Make the environment. Raises CalledProcessError, also where a package has no wheel."""
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
     pip = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", *PINS], check=True)
+    wheels = ["--quiet", "--no-deps", "--only-binary", ":all:"]
+    subprocess.run([*pip, "install", *wheels, *PINS], check=True)
     (packages,) = ENVIRONMENT.glob("lib/python3*/site-packages")
     triton = packages / "pytriton" / "tritonserver"
     stub = triton / "python_backend_stubs" / f"3.{sys.version_info[1]}" / STUB
     (triton / "backends" / "python" / STUB).symlink_to(stub)  # where the backend looks for it
-    server = [str(triton / "bin" / "tritonserver"), "--help"]
-    said = subprocess.run(server, capture_output=True, text=True)  # its exit code is never 0
-    if "--model-repository" not in said.stdout + said.stderr:
-        raise subprocess.CalledProcessError(said.returncode, server, said.stdout, said.stderr)
     about = {"pins": PINS, "python": sys.version, "triton": str(triton)}
-    about["python_libraries"] = str(python_libraries())
-    beside = READY.with_suffix(".tmp")
-    beside.write_text(json.dumps(about, indent=1) + "\n")
-    os.replace(beside, READY)
+    READY.write_text(json.dumps(about | {"python_libraries": str(libraries)}, indent=1) + "\n")
 
 
 def main() -> int:
     """Install it if it is missing."""
-    if why := obstacle():
-        print(f"Triton Inference Server is not installed: {why}")
-        return CANNOT
     if not installed():
+        not_here = "Triton Inference Server is not installed:"
+        if (libraries := python_libraries()) is None:
+            package = "libpython{}.{}".format(*sys.version_info)
+            print(f"{not_here} this Python's shared library is missing (Debian's {package}).")
+            return CANNOT
         print(f"Installing Triton into {ENVIRONMENT.name} (300 MB, once) ...", flush=True)
         try:
-            install()
-        except subprocess.CalledProcessError as error:
-            print(f"Triton Inference Server is not installed: {error}")
-            return 1
+            install(libraries)
+        except subprocess.CalledProcessError:
+            print(f"{not_here} the reason is above. {NEEDS}")
+            return CANNOT
     print("Triton Inference Server is here.")
     return 0
 
