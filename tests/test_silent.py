@@ -1,7 +1,9 @@
 """Lesson 08c's silent bugs: a fix is accepted, and what looks like one is rejected.
 
-The lesson itself asserts that the proof rejects each bug.
+The lesson itself asserts that the proof rejects each bug, on two ranks.
 """
+
+import dataclasses
 
 import pytest
 import trained
@@ -63,4 +65,8 @@ def test_fix_is_accepted(name, written, monkeypatch):
     written(name, {}).write_text(CASES[name].solution_path().read_text())
     with trained.shared():
         result = exercise.check(name)
+        if name == "silent_divided":
+            on_four = dataclasses.replace(CASES[name], ranks=4)
+            on_four.proof(on_four.solution_path()).check()
+            assert on_four.proof(on_four.broken()).failed
     assert result.solved, result

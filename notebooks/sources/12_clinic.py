@@ -527,7 +527,7 @@ print(exercise.check("clinic_expert_without_rows"))
 # %%
 from bootcamp_lessons.labs import silent_bugs
 
-HEAD, ROUTER = slice(-9, None), slice(18)  # where in a rank's numbers
+HEAD, ROUTER = slice(-9, None), slice(36)  # where in a rank's numbers
 INSTRUMENTS = {
     "sharded_over_all": ("memory: numbers held by a rank", lambda ranks: ranks[0]["held"]),
     "partial_as_whole": (

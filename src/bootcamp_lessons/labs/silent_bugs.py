@@ -57,13 +57,13 @@ class Silent(ScriptTask):
         return run(**flags)
 
     def run(self, path: Path, axis: str = "", **flags) -> Run:
-        """Run a script with two ranks along an axis, by default the task's own."""
+        """Run a script with all ranks along an axis, by default the task's own."""
         strategies.record_copy(path, self.solution)
-        names = AXES[self.solution]
-        mesh = "x".join("2" if name == (axis or self.axis) else "1" for name in names)
+        along = (self.ranks if name == (axis or self.axis) else 1 for name in AXES[self.solution])
         if self.resumes:
             flags["resume"] = _train_checkpoint(**{**flags, "steps": flags["steps"] // 2})
-        how = {"device": "cpu", "quiet": True, "micro_batches": 2, "mesh": mesh, **flags}
+        how = {"device": "cpu", "quiet": True, "micro_batches": self.ranks, **flags}
+        how["mesh"] = "x".join(map(str, along))
         return launch.launch(path, self.ranks, options=PATIENCE, **how)
 
     def proof(self, path: Path, axis: str = "", optimizer: str = "sgd") -> equality.Proof:

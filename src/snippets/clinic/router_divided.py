@@ -1,6 +1,6 @@
 """torchrun --standalone --nproc-per-node 2 src/snippets/clinic/router_divided.py
 
-A mixture of experts, one expert on each rank; each token goes to the rank of its expert and back.
+Four experts, shared out over the ranks; each token goes to the rank of its expert and back.
 "The rows of all ranks came to my expert, so I divide by the number of ranks. With AdamW the curve
 is that of one rank."
 """
@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-each = 2 // world  # of two experts
+each = 4 // world  # of four experts
 torch.manual_seed(0)
 inputs = torch.randn(20, 32, 8)
 targets = inputs.sum(dim=2, keepdim=True).sin()
-experts = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)) for _ in range(2)]
-router = DistributedDataParallel(nn.Linear(8, 2))
+experts = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)) for _ in range(4)]
+router = DistributedDataParallel(nn.Linear(8, 4))
 mixture = nn.ModuleList([router, *experts[rank * each : (rank + 1) * each]])
 
 
@@ -26,7 +26,7 @@ def forward(tokens):
     """Send tokens to their experts; return the results, in the tokens' order."""
     weights, chosen = router(tokens).softmax(dim=1).max(dim=1)
     order = chosen.argsort(stable=True)
-    counts = chosen.bincount(minlength=2)
+    counts = chosen.bincount(minlength=4)
     arriving = torch.empty_like(counts)
     dist.all_to_all_single(arriving, counts)
     sent, received = (c.view(world, each).sum(dim=1).tolist() for c in (counts, arriving))
