@@ -351,4 +351,4 @@ Table([row for row in journal.progress() if row["lesson"].startswith("00")], "Wh
 # - Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, 2020,
 #   arXiv:2006.15704.
 # - Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019 (GPT-2): the kind of
-#   model that is trained here, in small.
+#   model that is trained here, much smaller.

@@ -259,9 +259,7 @@ guess_ridge.score(h100.peak / h100.hbm, how="By formula, at 1 FLOP a byte for ea
 # Training has thousands of tokens in a step. Generating text has one for each request, so a GPU
 # that serves (lesson 11) reads weights most of the time.
 #
-# `torch.compile(model)` fuses what is between the matrix products. And a device waits for data too:
-# a `DataLoader` with `num_workers=0` reads in the training process, and the device idles meanwhile.
-# Lesson 02c measures what compiling and worker processes bring.
+# A device waits for data too. Lesson 02c measures what worker processes and compiling bring.
 #
 # The two numbers that make a roof, for several GPUs (both axes are logarithmic; no training
 # reaches a peak):

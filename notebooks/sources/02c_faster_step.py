@@ -286,9 +286,9 @@ claim.equal("faster_step_one_graph", "The model is one graph.", graphs, 1, kind=
 # %% [markdown]
 # ## Break it
 #
-# **A broken graph.** The first function asks Python for a value; it is called with a long vector
-# twice, then with a short one. The second meets other batch sizes, such as that of a last batch
-# that is not full. How many graphs are there after each call?
+# **A broken graph.** The first function asks Python for a value; it is called twice with
+# a vector longer than 1, then with a shorter one. The second meets other batch sizes, such as that
+# of a last batch that is not full. How many graphs are there after each call?
 
 
 # %%
@@ -303,8 +303,8 @@ def without_if(x):
 
 long, short = torch.ones(8), torch.full((8,), 0.1)
 sizes = [(torch.ones(size),) for size in (8, 8, 7, 6, 5)]
-print("with if:   ", faster_step.count_graphs(with_if, (long,), (long,), (short,)))
-print("five sizes:", faster_step.count_graphs(without_if, *sizes))
+print("with if:   ", *faster_step.count_graphs(with_if, (long,), (long,), (short,)))
+print("five sizes:", *faster_step.count_graphs(without_if, *sizes))
 
 # %% [markdown]
 # Why more than one, and why does the second stop at 2? Then open the answer.

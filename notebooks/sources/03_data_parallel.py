@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 DataParallel: one process, several devices
 #
-# **18 minutes** for the core, on any machine; parts marked *(optional)* come on top.
+# **22 minutes** for the core, on any machine; parts marked *(optional)* come on top.
 # `nn.DataParallel` itself needs two GPUs. The lesson rebuilds it from threads on CPU cores, so that
 # you can look inside without any.
 #
@@ -126,16 +126,16 @@ plots.show(dataparallel.phases(by_hand))
 # %% [markdown]
 # ## Read the measurement
 #
-# ### First reason: work that is no training, in every step
+# ### First reason: overhead in every step
 #
-# The replicas are copied again in every step, and this is what costs time here: `copy.deepcopy` of
-# many small tensors is mostly Python. (`nn.DataParallel` joins the parameters and broadcasts them
-# in C++, which is faster, but in every step too.) Scatter costs next to nothing here, since `chunk`
-# makes views of the same memory; between GPUs it copies.
+# The longest phase is unfair to DataParallel. Autograd uses **one thread for each device**, and our
+# replicas live on *one*, the CPU: a single thread walks back through both. The next script gives
+# the backward pass to the pool's threads too, so that the comparison with DDP is about the rest.
 #
-# One part is unfair to DataParallel. Autograd uses **one thread for each device**, and our replicas
-# live on *one*, the CPU: a single thread walks back through both. The next script gives the
-# backward pass to the pool's threads too, so that the comparison with DDP is about the rest.
+# That is the copying of the replicas in every step: `copy.deepcopy` of many small tensors is mostly
+# Python. (`nn.DataParallel` joins the parameters and broadcasts them in C++, which is faster, but
+# in every step too.) Scatter costs next to nothing here, since `chunk` makes views of the same
+# memory; between GPUs it copies.
 
 # %%
 from bootcamp import claim, trial, variant
@@ -202,8 +202,8 @@ claim.faster(
 #
 # On GPUs the threads compute nothing: they *launch* kernels, and launching is Python. With eight
 # GPUs one interpreter launches eight times as many kernels as one GPU needs, one at a time, and the
-# GPUs may have to wait; the longer each kernel runs, the less. (Python 3.14 can be built without
-# the lock, PEP 779. The other reasons remain.)
+# GPUs may have to wait; the longer each kernel runs, the less. (From Python 3.14 on builds without
+# the lock are supported, PEP 779. The other reasons remain.)
 
 # %% [markdown]
 # ### Second reason: what waits for what

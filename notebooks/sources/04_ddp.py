@@ -260,7 +260,7 @@ claim.faster(
 )
 
 # %% [markdown]
-# On CPU ranks fewer calls can gain something, overlap little: the threads that communicate need the
+# On CPU ranks the gain is in fewer calls, hardly in overlap: the threads that communicate need the
 # cores that compute. On GPUs communication runs beside computation, on a few of the GPU's
 # processors, and overlap is what makes DDP scale.
 #

@@ -187,7 +187,7 @@ claim.equal(
 # %%
 claim.larger(
     "ddp_mean_of_means_is_off",
-    "The mean of means has another accuracy than one process, by more than one in 1,000.",
+    "The mean of means is more than 0.001 off the accuracy of one process.",
     abs(by_way["mean of means", 2]["accuracy"] - by_way["sums", 1]["accuracy"]),
     1 / 1000,
     kind="count",
@@ -208,16 +208,23 @@ claim.larger(
 # ### Ranks with unequally many tokens
 #
 # The same mean of means can be in the *training*. Texts differ in length, the rest is padding, and
-# each rank takes the mean over its own tokens, as `cross_entropy` does; then DDP averages. In its
-# place divide the *sum* of the losses by the tokens of the complete batch, whose count the ranks
-# all-reduce. Here is what a small GPT learns in three steps, if they divide by something else:
+# each rank takes the mean over its own tokens, as `cross_entropy` does; then DDP averages. Instead
+# divide the *sum* of the losses by the tokens of the complete batch, and multiply by the number of
+# ranks, by which DDP divides:
+#
+# ```python
+# tokens = (targets != -100).sum()  # -100: the padding, which cross_entropy leaves out
+# dist.all_reduce(tokens)
+# loss = cross_entropy(scores, targets, reduction="sum") * world / tokens
+# ```
+#
+# What a small GPT learns in three steps, divided by all tokens or by something else:
 
 # %%
 means = parse_printed(launch(SNIPPETS / "token_means.py", **two))
 for row in means:
     equal = max(row["sgd: apart"], row["adamw: apart"]) < 1e-9
     assert equal == (row["divided by"] == "all tokens"), row
-display(piece(SNIPPETS / "token_means.py", "def divisor", "def wrap"))
 shown = [row for row in means if row["way"] in ("DDP", "accumulation")]
 display(
     Table(
@@ -419,7 +426,7 @@ print(exercise.check("evaluate_over_ranks", evaluate_over_ranks))
 def clip_over_ranks(gradients, most):
     """The gradient with which every rank's optimizer takes its step, of a norm of at most `most`.
 
-    gradients: each rank's own, a list of numbers, as the backward of its share gives it.
+    gradients: each rank's own, a list of numbers, as `backward()` on its share gives it.
     """
     ...
 

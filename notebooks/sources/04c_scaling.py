@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04c Scaling: what more ranks gain, and what a larger batch does
 #
-# **34 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
+# **30 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
 #
 # After this lesson you can say when several ranks are slower than one process and why, measure
 # strong and weak scaling fairly, and choose a learning rate for a larger batch by experiment.
@@ -122,7 +122,8 @@ plots.show(plots.timeline(launch("ddp", ranks=RANKS, trace_step=15, **by_batch[0
 # %% [markdown]
 # The last column is the overhead: what a step of the ranks takes beyond 1/*N* of one process's.
 # The averaging has the same bytes for any batch. Waiting for the slowest rank, caches, and what
-# else this machine does may grow with it.
+# else this machine does may grow with it. (Each row is one pair of runs: one that stands out
+# may well be noise.)
 
 # %%
 scaling.overhead_table(pairs)
@@ -149,8 +150,8 @@ rows = [{"links of a host": name, "tokens": round(2 * F / W)} for name, W in lin
 Table(rows, "H100s, links at nominal rates: tokens on a rank that hide the averaging")
 
 # %% [markdown]
-# Over hosts a ring passes each host once and can use all its network cards. Convolutions, which use
-# a parameter at every place of an image, compute more for each byte.
+# One ring uses one card of a host; NCCL makes several (lesson 04e). Convolutions, which use a
+# parameter at every place of an image, compute more for each byte.
 #
 # ### Strong and weak scaling
 
@@ -178,9 +179,9 @@ plots.show(plots.scaling(*weak, kind="weak"))
 #
 # ### A fair comparison
 #
-# Compare ranks of one core each with one process that computes with all these cores. (Never both
-# at once: ranks whose library starts a thread for every core keep each other waiting, which is
-# why `torchrun` sets `OMP_NUM_THREADS=1`.)
+# Compare ranks of one core each with one process that computes with all these cores: its threads
+# meet after every operation, ranks only in an all-reduce. (Never both at once: ranks whose library
+# starts a thread for every core keep each other waiting, so `torchrun` sets `OMP_NUM_THREADS=1`.)
 
 # %%
 from bootcamp import machine, runs

@@ -247,7 +247,7 @@ claim.faster(
     lambda: launch(late, RANKS, **short).ranks[0]["communication_seconds"],
     by=2,
     seconds=30,
-    names=("communication beside a rank in time", "beside a late one"),
+    names=("communication with rank 1 on time", "with rank 1 late"),
     otherwise="Here the ranks wait for each other about as long without the delay.",
 )
 

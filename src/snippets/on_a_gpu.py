@@ -12,6 +12,9 @@ from pathlib import Path
 
 import torch
 
+from bootcamp.costs import hardware
+
+PRODUCTS, WIDTH, COPIED = 8, 4096, 64 * 2**20  # matrices, and numbers of a copy
 SNAPSHOT = Path(tempfile.gettempdir()) / "memory_snapshot.pickle"
 
 
@@ -27,15 +30,21 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 
 if not torch.cuda.is_available():
-    print("This needs a CUDA GPU: a CPU has no streams, no bus and no CUDA graphs to measure.")
+    pcie_5 = 16 * 32e9 * 128 / 130 / 8  # bytes/s: lanes, bits of each, the share that is data
+    products = 1e3 * PRODUCTS * 2 * WIDTH**3 / hardware.gpu("H100").peak_of("fp32")
+    copy = 1e3 * 4 * COPIED / pcie_5
+    print("No CUDA GPU here. By formula, on an H100 behind 16 lanes of PCIe 5:")
+    print(f"products alone {products:.1f} ms, a copy alone {copy:.1f} ms or more")
+    print(f"copy from pinned memory, beside the products {max(products, copy):.1f} ms")
+    print(f"copy from pageable memory, before the products {products + copy:.1f} ms or more")
     sys.exit()
 
 # A copy on a stream of its own, beside matrix products on the default one
-matrix, copying = torch.randn(4096, 4096, device="cuda"), torch.cuda.Stream()
+matrix, copying = torch.randn(WIDTH, WIDTH, device="cuda"), torch.cuda.Stream()
 
 
 def products() -> None:
-    for _ in range(8):
+    for _ in range(PRODUCTS):
         matrix @ matrix
 
 
@@ -45,7 +54,7 @@ def copy_beside(batch: torch.Tensor) -> None:
     products()
 
 
-pageable = torch.ones(64 * 2**20)
+pageable = torch.ones(COPIED)
 print(f"products alone {milliseconds(products):.1f} ms")
 for name, batch in (("pageable", pageable), ("pinned", pageable.pin_memory())):
     alone = milliseconds(lambda batch=batch: batch.to("cuda", non_blocking=True))

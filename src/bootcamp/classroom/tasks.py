@@ -172,7 +172,7 @@ class FunctionTask(Task):
                 meaning = self._known_mistake(answers) or self._wrong_type(answer, expected)
                 call = f"{_as_call(given, case)} to return {self._as_text(expected)}"
                 raise Wrong(call, self._as_text(answer), meaning)
-        return f"all {len(results)} cases come out right."
+        return f"right in all cases ({len(results)})."
 
     def _call(self, given: Callable, case: tuple):
         call, arguments, printed = _as_call(given, case), copy.deepcopy(case), io.StringIO()

@@ -40,7 +40,7 @@ def throughput(seconds, samples, warm_up):
 
 
 @FunctionTask.from_solution(
-    hint="How many operations a weight and token in the forward? The backward does two for one.",
+    hint="How many operations a weight and token in the forward pass? The backward pass has twice.",
     stronger="A weight takes 2 operations in the forward and 4 in the backward, so it is 6 * "
     "weights * tokens. Divide by share * peak_flops_per_second, then by the seconds of a day.",
     cases=((124e6, 10e9, 312e12, 0.4), (7e9, 1e12, 989e12, 0.5), (1e6, 1e9, 1e11, 0.25)),
@@ -73,14 +73,14 @@ def training_days(weights, tokens, peak_flops_per_second, share):
     "fitting), and then the min() of the samples with a speed of at least 0.95 * best.",
     cases=(  # throughput saturates, still grows when memory ends, falls again; not always sorted
         ([(8, 310, 4), (32, 980, 9), (128, 1210, 29), (256, 1225, 55), (512, 1230, 107)], 80),
-        ([(64, 2100, 20), (16, 600, 8), (32, 1150, 12), (128, 2200, 37), (256, 2280, 70)], 40),
+        ([(128, 2200, 37), (64, 2100, 20), (16, 600, 8), (32, 1150, 12), (256, 2280, 70)], 40),
         ([(4, 100, 6), (8, 118, 10), (16, 120, 18), (32, 116, 34), (64, 80, 66)], 80),
         ([(8, 310, 4), (32, 980, 9), (128, 1210, 29)], 16),
     ),
     unit="samples",
     mistakes={
-        ("min(good)", "max(row[0] for row in fitting)"): "That is the largest batch that fits. A "
-        "full memory is not a busy device: look at the throughput.",
+        ("min(good)", "max(row[0] for row in fitting)"): "That is the largest batch that fits. "
+        "Full memory does not mean a busy device: look at the throughput.",
         ("if row[2] <= memory", ""): "That forgets the memory: the largest batches do not fit.",
         ("0.95 * best", "best"): "That has the best throughput. A smaller batch reaches nearly as "
         "much, at least 95 % of it, and takes less memory.",
