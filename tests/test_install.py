@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import horovod
 import install
 import pytest
 from processes import run_program
@@ -25,7 +24,7 @@ class Pip:
     """Plays pip. asked: the last words of its calls. fails: what ends with 7, or "interrupted"."""
 
     def __init__(self, monkeypatch, tmp_path):
-        self.asked, self.folders, self.here = [], set(), {}
+        self.asked, self.here = [], {}
         self.fails, self.absent, self.patch = None, (), monkeypatch
         monkeypatch.setattr(install.subprocess, "run", self._run)
         monkeypatch.setattr(install, "versions_here", lambda: self.here)
@@ -36,7 +35,6 @@ class Pip:
         if self.fails == "interrupted":
             raise KeyboardInterrupt
         assert arguments[arguments.index("--constraint") + 1] == "constraints.txt"
-        self.folders.update(arguments[n + 1] for n, a in enumerate(arguments) if a == "--dest")
         self.asked.append(arguments[-1])
         if arguments[-1] == self.fails:
             return SimpleNamespace(returncode=7)
@@ -84,17 +82,10 @@ def test_reader_gets_what_a_lesson_needs_and_nothing_twice(pip, capsys, tmp_path
     assert pip.asked[5:] == READER, "another version than the pin"
 
 
-def test_all_installs_every_group_but_horovods_and_download_fetches_it_too(
-    pip, monkeypatch, tmp_path
-):
-    monkeypatch.chdir(tmp_path)
+def test_all_installs_every_group_but_horovods(pip):
     others = [name for name in install.groups() if name not in install.READER]
     assert pip.call("all") == 0
     assert pip.asked == [*READER, *(last(name) for name in others if name not in install.LATER)]
-    pip.asked.clear()
-    assert pip.call("--download", "wheels") == 0
-    assert pip.folders == {str(tmp_path / "wheels")}, "where the command was given"
-    assert pip.asked == [*READER, *map(last, others), f"horovod=={horovod.VERSION}"]
 
 
 @pytest.mark.parametrize(

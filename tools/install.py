@@ -1,14 +1,12 @@
-"""python tools/install.py [GROUP ... | all] [--download FOLDER]
+"""python tools/install.py [GROUP ... | all]
 
 Install the course into the environment of this Python, in the versions of constraints.txt: torch,
 the package itself (so that edits in src/ count) and the groups of pyproject.toml that a reader
 needs. The others come when they are named, or with `all`. What is there as pinned is left alone.
 
 A group of OPTIONAL does not install everywhere. Where one fails the rest is installed, and the
-last lines say what is left out. --download fetches everything into a folder instead, and what
-Horovod is built from, for machines without a network.
-
-Standard library only. TORCH_INDEX names an index to take torch from.
+last lines say what is left out. Standard library only. TORCH_INDEX names an index to take torch
+from.
 """
 
 import argparse
@@ -87,14 +85,13 @@ class Step(NamedTuple):
         return all(plain(line) in here for line in self.needs)
 
 
-def steps(wanted: list[str], download: str | None = None) -> list[Step]:
+def steps(wanted: list[str]) -> list[Step]:
     """List the calls of pip for what a reader needs and for the groups that are named."""
     known, index = groups(), os.environ.get("TORCH_INDEX")
-    how = ["download", "--dest", download] if download else ["install"]
-    how += ["--constraint", "constraints.txt"]
+    how = ["install", "--constraint", "constraints.txt"]
     torch = [*how, *(["--index-url", index] if index else []), "torch"]
     # setuptools is installed first, so the package can be built without asking the index for it
-    course = [*how, "--no-build-isolation", *([] if download else ["--editable"]), "."]
+    course = [*how, "--no-build-isolation", "--editable", "."]
     lines = [line for name in READER for line in known[name]]
     core = project()["project"]["dependencies"]
     found = [
@@ -105,28 +102,21 @@ def steps(wanted: list[str], download: str | None = None) -> list[Step]:
     for name in wanted:
         optional = name if name in OPTIONAL else None
         found.append(Step(f"the group {name}", [*how, *known[name]], known[name], optional))
-    if download:
-        import horovod  # tools/horovod.py
-
-        source = ["--no-build-isolation", "--no-deps", "--no-binary", "horovod"]
-        build = [*how, *source, f"horovod=={horovod.VERSION}"]
-        found.append(Step("Horovod's source package", build, [], "horovod"))
     return found
 
 
-def run(wanted: list[str], download: str | None) -> int:
+def run(wanted: list[str]) -> int:
     """Take each step in turn. The exit code is pip's where a step fails that may not."""
     here, known_pins = versions_here(), pins()
     outdated = any(known_pins.get(name, version) != version for name, version in here.items())
     outdated = outdated or here.get("bootcamp") != project()["project"]["version"]
-    todo = steps(wanted, download)
-    if not (download or outdated):
+    todo = steps(wanted)
+    if not outdated:
         todo = [step for step in todo if not step.is_done(here)]
-    done = "fetched" if download else "installed"
-    target = download or sysconfig.get_path("purelib")
-    instead = site.ENABLE_USER_SITE and not download  # pip uses this user's own folder then
-    if todo and not instead and not os.access(target, os.W_OK, effective_ids=True):
-        print(f"Nothing was {done}: {target} can't be written by this user.")
+    target = sysconfig.get_path("purelib")
+    can_write = os.access(target, os.W_OK, effective_ids=True)
+    if todo and not can_write and not site.ENABLE_USER_SITE:  # else pip takes this user's own
+        print(f"Nothing was installed: {target} can't be written by this user.")
         return 1
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     left_out = {}
@@ -134,17 +124,17 @@ def run(wanted: list[str], download: str | None) -> int:
         print(f"{number} of {len(todo)}: {step.what} ...", flush=True)
         failed = subprocess.run([*pip, *step.arguments], cwd=ROOT).returncode
         if failed and not step.optional:
-            print(f"{step.what} was not {done}: {NO_REASON}", flush=True)
+            print(f"{step.what} was not installed: {NO_REASON}", flush=True)
             return failed
         # pip ends well where a marker leaves a package out
-        if step.optional and (failed or (not download and not step.is_done(versions_here()))):
+        if step.optional and (failed or not step.is_done(versions_here())):
             left_out[step.optional] = ", ".join(groups()[step.optional])
     for group, needs in left_out.items():
-        print(f"Not {done}: the group {group} ({needs}). {OPTIONAL[group]}")
+        print(f"Not installed: the group {group} ({needs}). {OPTIONAL[group]}")
     if left_out:
         again = shlex.join([sys.executable, *sys.argv])  # a path may have a blank
-        print(f"All else is {done}. To try again: {again}", flush=True)
-    if todo and not download:
+        print(f"All else is installed. To try again: {again}", flush=True)
+    if todo:
         with contextlib.suppress(OSError):  # packages went into this user's own folder
             Path(sys.prefix, ".ready").touch()
     return 0
@@ -157,23 +147,14 @@ def main() -> int:
     )
     names = [name for name in groups() if name not in READER]
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"all, or of {', '.join(names)}")
-    parser.add_argument("--download", metavar="FOLDER")
     given = parser.parse_args()
     if unknown := [name for name in given.groups if name not in ("all", *groups())]:
         parser.error(f"there is no group {unknown[0]}: there are all, {', '.join(names)}")
-    if given.download == "":  # as of a variable that is not set
-        parser.error("--download needs the name of a folder")
     wanted = [name for name in given.groups if name not in ("all", *READER)]
-    if given.download or "all" in given.groups:
-        wanted = [name for name in names if given.download or name not in LATER]
-    if download := given.download and os.path.abspath(given.download):  # pip has another folder
-        try:
-            os.makedirs(download, exist_ok=True)
-        except OSError as error:
-            print(f"Nothing was fetched: {download} can't be a folder ({error.strerror}).")
-            return 1
+    if "all" in given.groups:
+        wanted = [name for name in names if name not in LATER]
     try:
-        return run(wanted, download)
+        return run(wanted)
     except KeyboardInterrupt:
         print("Interrupted: the same command goes on where it was.")
         return INTERRUPTED

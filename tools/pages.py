@@ -3,10 +3,9 @@
 The course as static pages that load nothing from the network: rendered lessons with their outputs,
 a map, search, a glossary, the index of errors, the scripts. The lessons are the executed copies of
 a course (`make course`), by default the newest complete one under logs/course, else the one with
-most lessons; a lesson that is not in it, or stopped early, says so on its page. The pages go to
-logs/site, in place of those that are there; a folder of anything else is refused. Sphinx with
-MyST-NB renders them. Exit code 1 where a link leads nowhere or a page would ask another address for
-anything.
+most lessons; a lesson that is not in it says so on its page. The pages go to logs/site, in place of
+those that are there; a folder of anything else is refused. Sphinx with MyST-NB renders them. Exit
+code 1 where a link leads nowhere or a page would ask another address for anything.
 """
 
 import argparse
@@ -32,7 +31,6 @@ from bootcamp_lessons import explorers
 ROOT = Path(__file__).resolve().parents[1]
 TERMS = ROOT / "notebooks" / "terms.toml"
 LOOK = Path(__file__).parent / "page_look"  # what is added to the theme, and the first page
-NEVER, STOPPED, ENDED = "not run here", "stopped early", "ran"  # how far a lesson ran
 PREDICTS = re.compile(r"(?<![\w.])predict\(")
 EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\((.*)\)")
 ELSEWHERE = re.compile(
@@ -188,33 +186,14 @@ def scripts() -> str:
     return "\n".join(parts)
 
 
-def how_far(notebook: nbformat.NotebookNode) -> str:
-    """Return NEVER, STOPPED or ENDED, by the numbers that executed cells have."""
-    cells = [one for one in notebook.cells if one.cell_type == "code" and one.source.strip()]
-    ran = [cell.get("execution_count") is not None for cell in cells]
-    if not ran[0]:  # a stored notebook has numbers only where its outputs are kept
-        return NEVER
-    last = cells[-1]
-    is_meant = "raises-exception" in last.metadata.get("tags", [])
-    failed = not is_meant and any(one.output_type == "error" for one in last.get("outputs", []))
-    return STOPPED if failed or not all(ran) else ENDED
-
-
 def note(lesson: lessons.Lesson, notebook: nbformat.NotebookNode) -> str:
-    """Write the box under a lesson's title: how to run it, and where and how far it ran."""
-    far, ran = how_far(notebook), notebook.metadata.get("ran")  # which tools/course.py writes
-    where = (
-        f"a machine with {ran['machine']} on {ran['date']}"
-        if ran
-        else "the machine that its figures name"
-    )
-    outputs = {
-        NEVER: "**This page has no outputs**: the lesson has not run for it.",
-        STOPPED: f"The outputs are from {where}. **The run stopped early**: the cells after that "
-        "show nothing.",
-        ENDED: f"The outputs are from {where}; *measured here* means there. What answers a "
-        "prediction is folded: predict, then open it.",
-    }
+    """Write the box under a lesson's title: how to run it, and where it ran."""
+    outputs = "**This page has no outputs**: the lesson has not run for it."
+    if ran := notebook.metadata.get("ran"):  # which tools/course.py writes
+        outputs = (
+            f"The outputs are from a machine with {ran['machine']} on {ran['date']}; *measured "
+            "here* means there. What answers a prediction is folded: predict, then open it."
+        )
     needs = f"What it needs: {lesson.needs}."
     needs += f" It builds on {join_words(lesson.after)}." if lesson.after else ""
     return f"""```{{admonition}} Run it yourself
@@ -222,7 +201,7 @@ def note(lesson: lessons.Lesson, notebook: nbformat.NotebookNode) -> str:
 
 `make lab LESSON={lesson.number}` opens this lesson in JupyterLab. {needs}
 
-{outputs[far]}
+{outputs}
 ```"""
 
 
