@@ -73,9 +73,9 @@ print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach()
 # - **Capacity.** Some programs give each expert room for a fixed number of rows and drop the rest:
 #   those tokens skip the MLP. Our layer is *dropless*, so it can be proved equal on any number of
 #   ranks.
-# - Newer models have many narrow experts, some **shared** ones that every token passes, a sigmoid
-#   in place of the softmax, and the router in float32, whose scores a small loss (the z-loss)
-#   keeps from growing.
+# - Newer models have many narrow experts, and the router in float32. Some add **shared** experts
+#   that every token passes, a sigmoid in place of the softmax, or a small loss (the z-loss) that
+#   keeps the scores from growing.
 #
 # Models of this kind:
 
@@ -477,7 +477,7 @@ print(waits, *excerpts.parse_printed(layer))
 #
 # `rows_between(counts)` gets a list for each rank: how many rows its tokens have for each expert.
 # It returns a list for each sending rank: how many rows go to each rank, the lengths that the
-# all-to-all needs. As in the script, each rank has equally many experts, and they are neighbours.
+# all-to-all needs. As in the script, all ranks have equally many experts, in order.
 
 # %%
 from bootcamp import exercise

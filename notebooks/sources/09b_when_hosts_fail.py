@@ -314,9 +314,9 @@ host_drills.all_drills()
 # So far a failure ended the run, for everybody. Data-parallel replicas could go on without the one
 # that is lost, if no process group had to outlive it. In **DiLoCo** (Douillard et al., 2023)
 # replicas train alone for some steps with an *inner* optimizer. Then they average how far each
-# came, and an *outer* optimizer takes this mean for a gradient. Once a round, then, those that are
-# there can form a group; a process that keeps the list tells them who that is (torchft calls it the
-# lighthouse). Who is new gets what the others have agreed on.
+# came, and an *outer* optimizer takes this mean for a gradient. So once a round those that are
+# there can form a new group; a process that keeps the list tells them who that is (torchft calls it
+# the lighthouse). A newcomer gets what the others have agreed on.
 
 # %%
 program = SRC / "snippets" / "replicas_that_leave.py"
@@ -343,18 +343,19 @@ from bootcamp import run_command
 
 rows = [json.loads(line) for line in run_command(["python", str(program)]).splitlines()]
 assert all(row["replicas agree"] for row in rows)
-calm, struck = (rows[k : k + 9] for k in (0, 9))
-for row, other in zip(calm, struck, strict=True):
-    row |= {"loss, replica 2 killed": other["loss"], "replicas then": other["replicas"]}
-display(Table(calm, "Held-out loss as each round begins"))
+calm, struck = rows[:9], rows[9:]
+table = [{"round": one["round"], "nobody is killed": one["loss"]} for one in calm]
+for row, other in zip(table, struck, strict=True):
+    row |= {"replica 2 is killed": other["loss"], "replicas then": other["replicas"]}
+display(Table(table, "Held-out loss as each round begins"))
 guess_lost.score(100 * abs(struck[-1]["loss"] / calm[-1]["loss"] - 1))
 
 # %% [markdown]
-# Nobody waited for the new process but in the meeting in which it came, and nobody did a step
-# again; the samples of replica 2 were missing for three rounds. It is another training than one
-# without a failure, and no worse one here. A round sends the model once, where DDP sends it in
-# every step. What nothing here replaces is a proof: this method is not equal to the baseline, so
-# its losses have to be compared over a complete training (lesson 04d).
+# Nobody repeated a step, and nobody waited for the new process except in the meeting at which it
+# joined; for three rounds the samples of replica 2 were missing. That is a different training, and
+# here not a worse one. A round sends as many bytes as each *step* of DDP. But the method is not
+# equal to the baseline, so no proof is possible: compare its losses over a complete training
+# (lesson 04d).
 #
 # ## Exercises
 #

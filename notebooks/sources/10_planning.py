@@ -64,7 +64,7 @@ plots.show(three_axes.axes_map())
 # States and bytes on links can be calculated exactly. Seconds cannot: no data sheet gives the share
 # of its peak that a GPU reaches in a real program. So a planner has **constants**: a few fitted to
 # published runs, the rest assumed. They differ between **stacks**: GPUs, network and software. For
-# a stack never seen it borrows those of others. These were fitted to one stack, and to all:
+# a stack never seen it borrows those of others. Here are those fitted to one stack, and to all:
 
 # %%
 forecasts.tabulate_constants("vtrain")
@@ -405,7 +405,8 @@ claim.equal(
     played,
     failures.effective_share(interval, SAVE, between, RESTART),
     within=0.02,
-    kind="formula",
+    kind="count",
+    supported="The first number is the simulation's, the other the model's.",
 )
 
 # %%

@@ -117,11 +117,11 @@ guess_batches = predict(
 display(guess_instances, guess_batches)
 
 # %% [markdown]
-# Now a language model, Llama 3 8B in bfloat16 on an H100, which reads 3.35 TB of its memory in a
-# second. And eight places in a batch, for 48 texts of 1 to 56 bytes, 14 on average: those that wait
-# fill the places together, and again when the longest text is complete (**static** batching), or
-# each is given to the next request as soon as its text is complete (**continuous batching**). An
-# open loop asks for 70 % of what the latter can answer.
+# Now language models. First Llama 3 8B in bfloat16 on an H100, which reads 3.35 TB of its memory in
+# a second. Then the course's GPT: 48 requests for texts of 1 to 56 bytes, 14 on average, and a
+# batch with eight places. In **static** batching those that wait fill all places together, and the
+# next ones wait for the longest text. In **continuous batching** a place goes to the next request
+# as soon as its text is complete. An open loop asks for 70 % of what the latter can answer.
 
 # %%
 guess_decode = predict(
@@ -606,9 +606,11 @@ display(
         kind="count",
     ),
 )
-each = (draft["bytes"] - draft["requests"]) / draft["text passes"]  # first ones: prefill
-rows = [{"": "alone", "weights read": 3, "computed": 3}]
-rows.append({"": "with the draft", "weights read": (4 + 3) / each, "computed": (4 + 5 * 3) / each})
+k, layers = lm.GUESSES, 3  # a pass: k times the draft's one layer, then all layers for k + 1 bytes
+kept = (draft["bytes"] - draft["requests"]) / draft["text passes"]  # the prefills gave the others
+read, computed = ((k + bytes_read * layers) / kept for bytes_read in (1, k + 1))
+rows = [{"": "alone", "weights read": layers, "computed": layers}]
+rows.append({"": "with the draft", "weights read": read, "computed": computed})
 Table(rows, "Layers of the models for each byte of text")
 
 # %% [markdown]
@@ -684,14 +686,15 @@ Table(ways, "Two CPU ranks, one core each, against one process")
 # Replicas need no communication: two bring about twice the throughput, at the latency of one. A
 # pipeline halves the parameters on each device, and makes no request faster, since each passes
 # through all stages. Copy a model that fits, cut one that does not. (Tensor parallelism, lesson
-# 06c, can make a single request faster, on links that are fast enough.)
+# 06c, can make one faster, on fast links.)
 #
 # ## Exercises
 #
 # ### First: what is accepted?
 #
-# A small model guessed k bytes, and `best` has the large one's k + 1: the likeliest behind the text
-# and behind each guess. `accept(guesses, best)` returns the bytes to add, all that one pass proves.
+# A small model guessed k bytes. `best` has the large model's k + 1: the likeliest byte after the
+# text and after each guess. `accept(guesses, best)` returns the bytes to add, all that one pass
+# proves.
 
 # %%
 from bootcamp import exercise

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 12 The clinic: broken programs
 #
-# **90 minutes** with three cases, on any machine, after lesson 04. The sixteen cases of the core
-# take about three hours, all twenty-nine about five. Some lean on lessons 02b and 06c to 09. The
-# ranks are CPU cores, even where there are GPUs.
+# **90 minutes** with three cases, on any machine, after lesson 04. Alone, at ten minutes each, the
+# sixteen cases of the core take about three hours, all twenty-nine about five. Some lean on lessons
+# 02b and 06c to 09. The ranks are CPU cores, even where there are GPUs.
 #
 # After this lesson you can tell from a symptom where to look first, read the stacks of ranks that
 # wait for each other, fix mistakes that people copy from each other and prove each fix, and look up

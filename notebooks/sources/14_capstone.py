@@ -118,8 +118,8 @@ claim.larger(
 # %% [markdown]
 # ## The board
 #
-# Of two plans one is refused, the other is valid and slow. Beat it. Close plans may change places:
-# enter yours twice before you claim the first.
+# One of these two plans is refused, the other is valid and slow. Beat it. Close plans may change
+# places: enter yours twice before you claim the first.
 
 # %%
 entered = {script: capstone.enter("the course", script) for script in ("ddp", "fsdp")}
@@ -201,7 +201,7 @@ print(f"{answers.sent} answers, all within 1e-5 of the model that the job has tr
 # ## A cluster that is not here
 #
 # Nobody rents 256 GPUs to try every plan: lesson 10's planner **predicts** a step from bytes,
-# operations and links. It errs, so any plan within 5 % of the fastest is as good. Three tasks
+# operations and links. It errs, so any plan within 5 % of its fastest counts as well. Three tasks
 # with the same model, GPUs and tokens in a step:
 
 # %%

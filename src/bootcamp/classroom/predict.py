@@ -55,7 +55,8 @@ class Prediction:
         return self.answer is None and not self.scored
 
     def _with_unit(self, value) -> str:
-        return f"{number(value)} {self.unit}".strip()
+        one = value == 1 and re.fullmatch("(?!times)[A-Za-z]{3,}s", self.unit)
+        return f"{number(value)} {self.unit[:-1] if one else self.unit}".strip()
 
     def __str__(self) -> str:
         answer = self.note or "none yet. Give it as answer=."
@@ -109,10 +110,8 @@ class Prediction:
 def parse_amount(answer, unit: str) -> float | None:
     """Return the number, 0 or more, in an answer such as 150, "1,500" or "150 ms"; else None."""
     text = str(answer).strip().removesuffix(unit).strip().lower()
-    if not AMOUNT.fullmatch(text):
-        return None
-    text = text.replace(",", "")
-    return int(text) if text.isdecimal() else float(text)
+    plain = text.replace(",", "") if AMOUNT.fullmatch(text) else ""
+    return int(plain) if plain.isdecimal() else float(plain) if plain else None
 
 
 def predict(name: str, question: str, unit: str = "", answer=None) -> Prediction:

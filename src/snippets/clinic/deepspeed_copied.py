@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 os.environ["DS_ACCELERATOR"] = "cpu"  # the ranks are CPU cores
-import deepspeed  # noqa: E402
+import deepspeed
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled, for minutes
 

@@ -17,7 +17,7 @@ targets = inputs.sum(dim=1, keepdim=True)
 model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
 model = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for step in range(200):  # noqa: B007 (the number is used after the loop)
+for step in range(200):
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(model(inputs[rank::world]), targets[rank::world])
     loss.backward()
