@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 Start here: a first run, and how to read it
 #
-# **18 minutes**, on any machine: with many GPUs, with one, with none. Headings that end in
+# **21 minutes**, on any machine: with many GPUs, with one, with none. Headings that end in
 # *(optional)* may be skipped.
 #
 # After this lesson you can start a training run from a cell, say what a *rank* is on this machine,

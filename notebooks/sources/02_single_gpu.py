@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 Single GPU: move and time
 #
-# **34 minutes**, on any machine. With a GPU you move the training and time it; without one you
+# **33 minutes**, on any machine. With a GPU you move the training and time it; without one you
 # rehearse the move, and the lesson says what that cannot show.
 #
 # After this lesson you can bring a training script to a GPU, prove that nothing was left behind,

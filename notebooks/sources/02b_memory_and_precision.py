@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02b Memory and precision: one device, well used
 #
-# **44 minutes**, on any machine; bytes are the same on a CPU and on a GPU.
+# **42 minutes**, on any machine; bytes are the same on a CPU and on a GPU.
 #
 # After this lesson you can say what fills a device's memory, train a batch that does not fit, in
 # parts or by computing activations again, compute in 16 bits and say how far off that may be, and
@@ -44,7 +44,7 @@ one_device.training_memory()
 # | On one device | shrinks | and pays with |
 # |---|---|---|
 # | the optimizer's step in the backward pass | gradients | no accumulation, no clipping by norm |
-# | 8-bit or factored moments (Adafactor), one moment (Muon) | optimizer state | another training |
+# | 8-bit or factored moments (Adafactor), one moment (Muon) | optimizer state | a different training |
 # | 16-bit parameters, stochastic rounding | parameters, state | noise |
 # | offloading to main memory | state or activations | time on the bus |
 # | LoRA: small matrices beside frozen ones | gradients, optimizer state | fewer parameters learn |
