@@ -44,7 +44,7 @@ one_device.training_memory()
 # | On one device | shrinks | and pays with |
 # |---|---|---|
 # | the optimizer's step in the backward pass | gradients | no accumulation, no clipping by norm |
-# | 8-bit or factored moments (Adafactor), one moment (Muon) | optimizer state | a different training |
+# | 8-bit or factored moments (Adafactor), one (Muon) | optimizer state | a different training |
 # | 16-bit parameters, stochastic rounding | parameters, state | noise |
 # | offloading to main memory | state or activations | time on the bus |
 # | LoRA: small matrices beside frozen ones | gradients, optimizer state | fewer parameters learn |
