@@ -128,8 +128,8 @@ lab.on_each("static", {f"host{number}": STATIC.format(number) for number in (0, 
 # the agent on that host opens a small store there, and all agents register in it. `--rdzv-id` names
 # the run: agents with another id at the same endpoint belong to another run.
 #
-# Two complications are built in below. Each line also has a `--node-rank`, the wrong way round. And
-# host1 comes late to the run `blue`: first it does a run of its own, `green`, at the same endpoint.
+# Two complications are built in below: each line also has a `--node-rank`, the wrong way round, and
+# host1 comes late to the run `blue`, after one of its own, `green`, at the same endpoint.
 
 # %%
 C10D = "torchrun --nnodes {} --rdzv-backend c10d --rdzv-id {} --rdzv-endpoint host0:29401 "
@@ -218,7 +218,7 @@ lab.run("too-many", "salloc --nodes=2 --gres=gpu:3 true", on="host1")
 # the first has everything. And more GPUs than a host has, or GPUs where there are none, Slurm
 # refuses at once.
 #
-# For a training, `srun` starts a script on each host, with torchrun in it; it stands below.
+# For a training, `srun` starts a script on each host, with torchrun in it: see below.
 
 # %% [markdown]
 # ## Run it

@@ -527,16 +527,15 @@ print(exercise.check("clinic_expert_without_rows"))
 # %%
 from bootcamp_lessons.labs import silent_bugs
 
-HEAD, ROUTER = slice(-9, None), slice(36)  # where in a rank's numbers
 INSTRUMENTS = {
     "sharded_over_all": ("memory: numbers held by a rank", lambda ranks: ranks[0]["held"]),
     "partial_as_whole": (
         "fingerprint: two copies of the head apart",
-        lambda ranks: math.dist(*(rank["parameters"][HEAD] for rank in ranks)),
+        lambda ranks: math.dist(*(rank["parameters"][-9:] for rank in ranks)),  # the head's
     ),
     "router_divided": (
         "gradients: the router's norm",
-        lambda ranks: math.hypot(*ranks[0]["gradients"][ROUTER]),
+        lambda ranks: math.hypot(*ranks[0]["gradients"][:36]),  # the router's
     ),
     "policy_of_the_root": ("bytes gathered", lambda ranks: ranks[0]["gathered"]),
 }
@@ -544,10 +543,9 @@ rows = []
 for name, (instrument, read) in INSTRUMENTS.items():
     seen = clinic.observe_three(f"clinic_{name}")  # as it came in, fixed, with another seed
     curves = [ranks[0]["losses"] for ranks in seen]
-    row = silent_bugs.compare_three(name, curves, instrument, map(read, seen))
-    rows.append(row | {"lesson": "12"})
-rows.append(silent_bugs.prove_three("silent_divided") | {"lesson": "08c"})
-hang = {"bug": "expert_without_rows", "instrument": "stacks: two collectives", "lesson": "12"}
+    rows.append(silent_bugs.compare_three(name, curves, instrument, map(read, seen)))
+rows.append(silent_bugs.prove_three("silent_divided"))
+hang = {"bug": "expert_without_rows", "instrument": "stacks: two collectives"}
 display(Table([*rows, hang], "Losses, and what an instrument reads"))
 worst = max(rows, key=lambda row: row["curves apart"] / row["another seed"])
 claim.larger(

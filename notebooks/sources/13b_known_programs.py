@@ -330,7 +330,8 @@ Table([{"": name, "hint of the proof": rows[0]["hint"]} for name, rows in failed
 #
 # A GPT of 39 billion parameters ran on 512 GPUs with `--tensor-model-parallel-size 8
 # --pipeline-model-parallel-size 2 --global-batch-size 1536` (Narayanan et al., arXiv:2104.04473,
-# Table 1). How many ranks does `fully_shard` get? Solution: `exercise.solution("megatron_axes")`.
+# Table 1). Which mesh does `fully_shard` get, and how many micro-batches has a step? Solution:
+# `exercise.solution("megatron_axes")`.
 
 # %%
 from bootcamp import exercise
