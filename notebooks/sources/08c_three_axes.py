@@ -108,9 +108,6 @@ script_diff("3d")
 script_diff("fsdp_pp")
 
 # %% [markdown]
-# Why `reshard_after_forward=False`? Otherwise the stage would be gathered again for each
-# micro-batch.
-#
 # ## Run it
 #
 # Eight ranks, three steps, with SGD. Rank 0 is in the tensor group 0, 1; in the data group 0, 2;
@@ -357,6 +354,9 @@ Table(found, "What shows each mistake: two fake ranks of 128, four local ones, f
 # 3. Fix it. The check proves your script on two ranks with both optimizers.
 #
 # `exercise.solution("silent_...")`, with the case's name, shows a solution as a diff.
+#
+# Last, optional: who waits for ever? `calls[rank]` names the groups of a rank's collectives in
+# order, as "ac"; `groups["a"]` has its ranks. `exercise.solution("who_waits")` shows how.
 
 # %%
 from bootcamp import exercise
@@ -384,6 +384,15 @@ print(exercise.check("silent_copies"))
 print(exercise.start("silent_resumed"))
 print(exercise.check("silent_resumed"))
 
+
+# %%
+def who_waits(calls, groups):
+    # your turn: return the ranks that wait for ever
+    ...
+
+
+print(exercise.check("who_waits", who_waits))
+
 # %% [markdown]
 # ## When to use it and when not
 #
@@ -391,8 +400,6 @@ print(exercise.check("silent_resumed"))
 # parallelism inside the NVLink domain when a layer is too large, or the batch would be. A pipeline
 # across domains when the link is too slow to gather parameters. Three axes are for models that need
 # hundreds of GPUs.
-#
-# **Order the axes by what they send**: the ranks of the mesh's last axis are neighbours.
 #
 # **Prove before you train.** A tiny model, two steps, SGD, every mesh that you will use, from a
 # checkpoint too, with clipping and accumulation: that is where the divisions are.

@@ -35,8 +35,7 @@ def split_step(run: Run) -> Table:
     (sends is both where that can't be told). neither: no operator and no collective ran.
     """
     rows = []
-    steps = run.timelines()
-    for rank, step in steps.items():
+    for rank, step in run.timelines().items():
         parts = {"computes": trace.total_seconds(step["compute"])}
         for name, spans in (("waits", step["waiting"]), ("sends", step["sending"])):
             parts[name] = trace.total_seconds(trace.subtract_intervals(spans, step["compute"]))

@@ -129,8 +129,7 @@ def count_all_reduces(run: Run) -> float:
 
 def count_tensors(run: Run) -> int:
     """Count the tensors in the last step of a run's timeline."""
-    last = read_timeline(run.folder / "timeline.json")[-1]
-    return len({tensor for tensor, *_ in last["spans"]})
+    return len({name for name, *_ in read_timeline(run.folder / "timeline.json")[-1]["spans"]})
 
 
 def find_last_lines(stacks: str, script: Path) -> list[str]:

@@ -292,8 +292,7 @@ def predicted_and_published(table) -> Figure:
     for line in table:
         groups.setdefault(line["published by"], []).append(line["error %"])
     order = sorted(groups, key=lambda name: -len(groups[name]))
-    title = "How wrong the planner is on published runs"
-    figure, axes = begin(title, 2.6 + 0.42 * len(order))
+    figure, axes = begin("How wrong the planner is on published runs", 2.6 + 0.42 * len(order))
     axes.axvspan(-GOOD, GOOD, color=palette.LIGHT.green)
     axes.axvline(0, color=palette.BLACK, linewidth=1.5)
     says = []

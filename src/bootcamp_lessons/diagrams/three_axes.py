@@ -33,11 +33,8 @@ AXES = (
     + ("activations: 2 all-reduces\na layer in each pass", "the layer waits\nfor each")
     + ("the fastest:\nin a host",),
     ("pipeline", "PP", "copied", "cut by rows")
-    + (
-        "activations to the next\nstage, gradients back",
-        "each micro-batch;\nends wait: bubble",
-        HOSTS,
-    ),
+    + ("activations to the next\nstage, gradients back",)
+    + ("each micro-batch;\nends wait: bubble", HOSTS),
     ("context", "CP", "cut by columns", "copied")
     + ("keys and values of its\ntokens, to the others", "each attention,\npartly beside it", FIRST),
     ("expert", "EP", "cut by rows", "copied but for its experts")

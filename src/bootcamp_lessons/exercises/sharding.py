@@ -267,6 +267,30 @@ EXPERTS_OVER_RANKS = ScriptTask(
 )
 
 
+GROUPS = {"a": (0, 1), "b": (2, 3), "c": (0, 2), "d": (1, 3)}  # of a mesh of 2 x 2
+CALLS = "ac ad bc bd", "ac ad bc d", "acc ad bc bd", "cac ad bc bd", "ca ad bc db"
+
+
+@FunctionTask.from_solution(
+    hint="Which collective can begin first? Who can go on then?",
+    stronger="While a group is next on each of its ranks, take it off their calls; the rest waits.",
+    cases=tuple((calls.split(), GROUPS) for calls in CALLS),
+    mistakes={
+        ("(left) if its", "(calls) if len(its) > min(map(len, calls))"): "Numbers of calls do not "
+        "tell: a rank waits for its groups, one after the other.",
+        ("while", "if"): "When one is through, its ranks go on: look again until none can begin.",
+        ("left[r].startswith(g)", "g in left[r]"): "A call begins after those ahead of it.",
+    },
+)
+def who_waits(calls, groups):
+    """The ranks that wait for ever. calls[rank]: its collectives in order, a group's name each."""
+    left = list(calls)
+    while ready := [g for g, its in groups.items() if all(left[r].startswith(g) for r in its)]:
+        for rank in groups[ready[0]]:
+            left[rank] = left[rank][1:]
+    return [rank for rank, its in enumerate(left) if its]
+
+
 @FunctionTask.from_solution(
     hint="How many operations and bytes has a parameter? Through how many cards does a ring go?",
     stronger="6 operations a token, 2 + 2 + gradient_bytes bytes, at cards * bytes_per_second.",

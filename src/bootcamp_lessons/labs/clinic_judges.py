@@ -77,8 +77,7 @@ def _check_is_sharded(seen: Observed) -> None:
 def _find_only_writer(seen: Observed, meaning: str) -> int:
     """Return the only rank that saves. Raises Wrong if several do, or none."""
     writers = [rank for rank, mine in enumerate(seen.ranks) if mine["saved"]]
-    is_one = len(writers) == 1
-    _require(is_one, "one rank that writes", f"{len(writers)} ranks that do", meaning)
+    _require(len(writers) == 1, "one rank that writes", f"{len(writers)} ranks that do", meaning)
     return writers[0]
 
 

@@ -452,8 +452,7 @@ class Lab(replay.RecordedCluster):
 
     def drill(self, name: str) -> Outcome:
         """Run one of DRILLS."""
-        found = _replay(self.hosts, f"drill_{name}", lambda: asdict(run_drill(name)))
-        return Outcome(**found)
+        return Outcome(**_replay(self.hosts, f"drill_{name}", lambda: asdict(run_drill(name))))
 
 
 def _replay(lab: replay.RecordedRuns, name: str, measure: Callable[[], dict]) -> dict:
@@ -530,5 +529,4 @@ def _describe_attempts(run: Run, lost_at: float) -> dict:
 
 def all_drills() -> Table:
     """Table all drills, as they were recorded."""
-    kept = read_json(RECORDS / "drills.json")["drills"]
-    return table([Outcome(**row) for row in kept])
+    return table([Outcome(**row) for row in read_json(RECORDS / "drills.json")["drills"]])

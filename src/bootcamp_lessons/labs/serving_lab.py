@@ -125,11 +125,8 @@ def load_by_clients(server, asked: Asked) -> list[dict]:
 def load_by_rate(server, asked: Asked) -> dict[float, Load]:
     """Load in open loops, from a fifth of what the server answers at most to a quarter above it."""
     most = _load_fully(server, asked, 1.5).per_second
-    rates = [share * most for share in (0.2, 0.4, 0.6, 0.8, 1.0, 1.25)]
-    return {
-        round(rate): load_test.run_open_loop(server.url, asked, rate, limit_seconds(2.0))
-        for rate in rates
-    }
+    rates, seconds = [share * most for share in (0.2, 0.4, 0.6, 0.8, 1.0, 1.25)], limit_seconds(2.0)
+    return {round(r): load_test.run_open_loop(server.url, asked, r, seconds) for r in rates}
 
 
 def write_other_model(exported: Path, place: Path) -> Path:
@@ -158,8 +155,7 @@ def compare_devices() -> list[dict]:
     for name, (snippet, ranks, flags, fewest) in WAYS.items():
         script, same = SRC / "snippets" / snippet, {"steps": 12, "device": "cpu", "quiet": True}
         many = launch(script, ranks, global_batch=32, **flags, **same)
-        one = dict.fromkeys(flags, 1)
-        alone = launch(script, ranks, global_batch=fewest, **one, **same)
+        alone = launch(script, ranks, global_batch=fewest, **dict.fromkeys(flags, 1), **same)
         losses.append(many.losses)
         row = {"way": name, "samples/s": many.samples_per_second}
         row["ms for one request"] = 1e3 * median(step["seconds"] for step in alone.steps[2:])
@@ -339,8 +335,7 @@ def publish_without_room(server, asked: Asked, requests: int) -> Load:
 def send_without_reading(server, asked: Asked, requests: int) -> Load:
     """Let ten clients send all they can and read nothing."""
     body = json.dumps(protocol.make_request(asked[0].ids))
-    path = protocol.INFER
-    request = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    request = f"POST {protocol.INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     address, _, port = server.url.removeprefix("http://").partition(":")
     with contextlib.ExitStack() as connections:
         for _ in range(10):
