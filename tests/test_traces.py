@@ -4,7 +4,6 @@ import gzip
 import json
 
 import pytest
-import reference
 from records import make_trace
 
 from bootcamp.records import trace
@@ -87,25 +86,6 @@ def test_step_on_a_gpu_is_that_of_its_stream(tmp_path):
     assert step["seconds"] == pytest.approx(8e-3)
     assert milliseconds(step["compute"]) == [(1, 5)]
     assert milliseconds(step["communicate"]) == [(4, 7)]
-
-
-def test_recorded_trace_is_smaller_and_tells_the_same(tmp_path):
-    compute = [("aten::linear", 0, 6), ("aten::mm", 1, 5), ("aten::add", 7, 8)]
-    calls = {0: [(REDUCE, 4, 8)], 1: [(REDUCE, 5, 8)]}
-    whole, slimmed = {}, {}
-    for rank in (0, 1):
-        path = tmp_path / f"{rank}.json"
-        whole[rank] = write(path, calls[rank], 0.5 * rank, 7_000, compute=compute)
-        slim = reference.slim_trace(json.loads(path.read_text()))
-        assert "aten::mm" not in [event["name"] for event in slim["traceEvents"]]
-        path.write_text(json.dumps(slim))
-        slimmed[rank] = trace.read_timeline(path)
-    for rank in (0, 1):
-        step, same = (trace.separate_waiting(steps, world=2)[rank] for steps in (whole, slimmed))
-        assert step["separated"]
-        for kind in ("compute", "communicate", "waiting", "sending"):
-            assert milliseconds(step[kind]) == list(map(pytest.approx, milliseconds(same[kind])))
-        assert step["began"] == pytest.approx(same["began"])
 
 
 def test_intervals_are_merged_intersected_and_subtracted():

@@ -1,11 +1,11 @@
-"""python tools/pages.py [--course FOLDER] [--output FOLDER]
+"""python tools/pages.py [--course FOLDER]
 
 The course as static pages that load nothing from the network: rendered lessons with their outputs,
 a map, search, a glossary, the index of errors, the scripts. The lessons are the executed copies of
 a course (`make course`), by default the newest complete one under logs/course, else the one with
 most lessons; a lesson that is not in it says so on its page. The pages go to logs/site, in place of
-those that are there; a folder of anything else is refused. Sphinx with MyST-NB renders them. Exit
-code 1 where a link leads nowhere or a page would ask another address for anything.
+those that are there. Sphinx with MyST-NB renders them. Exit code 1 where a link leads nowhere or a
+page would ask another address for anything.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from bootcamp.paths import LOGS
 from bootcamp_lessons import explorers
 
 ROOT = Path(__file__).resolve().parents[1]
+SITE = LOGS / "site"
 TERMS = ROOT / "notebooks" / "terms.toml"
 LOOK = Path(__file__).parent / "page_look"  # what is added to the theme, and the first page
 PREDICTS = re.compile(r"(?<![\w.])predict\(")
@@ -36,7 +37,6 @@ EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\((.*)\)")
 ELSEWHERE = re.compile(
     r'<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]+)'
 )
-BUILT = ".buildinfo"  # Sphinx writes it first
 FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
 SCRIPTS = ("src/_*.py", "src/serve/*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
@@ -60,18 +60,6 @@ def newest_course(root: Path = LOGS / "course") -> Path:
     if not any(found.values()):
         raise PagesError(f"{root} has no executed lesson: `make course` executes them all.")
     return max(found, key=found.get)
-
-
-def make_room(output: Path) -> None:
-    """Make an empty folder, and remove an earlier build from it. Raises PagesError for others."""
-    try:
-        if (output / BUILT).is_file():
-            shutil.rmtree(output)
-        elif output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise PagesError(f"{output} is there and is no earlier build: name another folder.")
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PagesError(f"{output} can't be written: {error.strerror}.") from None
 
 
 def executed_lessons(folder: Path) -> dict[str, nbformat.NotebookNode]:
@@ -269,17 +257,15 @@ def build(executed: Path, output: Path) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--course", type=Path, default=LOGS / "course", help="executed notebooks")
-    parser.add_argument("--output", type=Path, default=LOGS / "site")
-    chosen = parser.parse_args()
     try:
-        executed = newest_course(chosen.course)
-        make_room(chosen.output)
-        complaints = build(executed, chosen.output)
+        executed = newest_course(parser.parse_args().course)
+        shutil.rmtree(SITE, ignore_errors=True)
+        complaints = build(executed, SITE)
     except PagesError as problem:
         print(problem)
         return 2
     print("\n".join(complaints))
-    print(f"The course is in {chosen.output / 'index.html'}")
+    print(f"The course is in {SITE / 'index.html'}")
     return 1 if complaints else 0
 
 

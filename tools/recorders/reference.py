@@ -1,15 +1,13 @@
-"""python tools/recorders/reference.py MACHINE [--folder logs/reference] [--only NAME ...]
+"""python tools/recorders/reference.py MACHINE [--only NAME ...]
 
-Record the runs that slides and figures are drawn from, each in FOLDER/MACHINE-NAME, small enough to
-be committed. MACHINE names this machine in words that a reader understands, such as xeon-2core or
-8xh100. Let the machine be idle: speeds are recorded too, and a run that shared its cores with
-another is refused. It takes about two minutes on two cores. A line names each run that is left out
-because its framework is not installed.
+Record the runs that slides and figures are drawn from, each in logs/reference/MACHINE-NAME, small
+enough to be committed. MACHINE names this machine in words that a reader understands, such as
+xeon-2core or 8xh100. Let the machine be idle: speeds are recorded too, and a run that shared its
+cores with another is refused. It takes about two minutes on two cores. A line names each run that
+is left out because its framework is not installed.
 """
 
 import argparse
-import gzip
-import json
 import re
 import sys
 import tempfile
@@ -19,7 +17,7 @@ from pathlib import Path
 from bootcamp import machine
 from bootcamp.experiments import replay
 from bootcamp.launcher import launch
-from bootcamp.paths import LOGS, REFERENCE, ROOT
+from bootcamp.paths import LOGS, REFERENCE
 from bootcamp.scripts.strategies import SCRIPTS
 from bootcamp.scripts.variants import variant
 
@@ -28,9 +26,6 @@ SGD = {"optimizer": "sgd"}
 MLP = {"model": "mlp", "size": "small", "steps": 12, **SGD, **CPU}
 STATE = {"steps": 4, "global_batch": 4, **CPU}  # one sample a rank: the state is what counts
 RESUMED = {"global_batch": 16, **CPU}
-WAIT = ("c10d::", "record_param_comms", "gloo:")  # no computing of the rank itself
-KEPT_KINDS = ("user_annotation", "gpu_user_annotation", "kernel")  # beside computing operators
-KEPT_OF_A_TRACE = ("name", "ph", "cat", "ts", "dur", "tid")
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,6 @@ class Wanted:
     """A run to record. Its folder is named by machine, name and ranks.
 
     changes: lines of the script that are replaced first, as bootcamp.scripts.variants takes them.
-    phases: whether only the named parts of its trace are kept, which some figures read unpacked.
     """
 
     name: str
@@ -46,7 +40,6 @@ class Wanted:
     script: str
     flags: dict = field(default_factory=dict)
     changes: dict | None = None
-    phases: bool = False
 
 
 RUNS = [
@@ -58,7 +51,7 @@ RUNS = [
     Wanted("no_zero_grad_sgd", 1, "cpu", SGD, {"optimizer.zero_grad()": ""}),
     Wanted("accumulate", 1, "accumulate", {"steps": 10}),
     Wanted("activation_checkpointing", 1, "activation_checkpointing", {"steps": 10}),
-    Wanted("dp_by_hand", 1, "dp_by_hand", {"replicas": 2, "trace_step": 10, **CPU}, phases=True),
+    Wanted("dp_by_hand", 1, "dp_by_hand", {"replicas": 2, "trace_step": 10, **CPU}),
     Wanted("ddp_by_hand", 2, "ddp_by_hand", {"trace_step": 10}),
     Wanted("ddp_summed", 2, "ddp_by_hand", {}, {"parameter.grad /= world": ""}),
     Wanted("mlp", 1, "cpu", MLP),
@@ -100,56 +93,7 @@ def record(wanted: Wanted, target: Path, place: Path) -> None:
     options = launch.Options(run_dir=place / target.name)
     run = launch.launch(script, wanted.ranks, quiet=True, options=options, **flags | texts)
     replay.keep_run(run, target)
-    slim(target, wanted.phases)
     print(run, f"{sum(path.stat().st_size for path in target.rglob('*.*')) / 1e3:.0f} kB")
-
-
-def slim(folder: Path, phases: bool) -> None:
-    """Keep of each trace what the figures read; drop what ranks printed."""
-    for path in (folder / "ranks").iterdir():
-        if path.suffix in (".out", ".err"):
-            path.unlink()
-        elif ".trace.json" in path.name:
-            opener = gzip.open if path.suffix == ".gz" else open
-            with opener(path, "rt") as file:
-                traced = json.load(file)
-            path.unlink()
-            slimmed, name = slim_trace(traced), path.name.removesuffix(".gz")
-            if not phases:
-                with gzip.open(path.with_name(f"{name}.gz"), "wt") as file:
-                    json.dump(slimmed, file, separators=(",", ":"))
-            elif name.startswith("0."):
-                events = slimmed["traceEvents"]
-                named = [event for event in events if event["cat"] == "user_annotation"]
-                text = json.dumps({"traceEvents": named}, separators=(",", ":"))
-                path.with_name(name).write_text(text)
-
-
-def slim_trace(traced: dict) -> dict:
-    """The events with a length, in tenths of a µs since the first, without those inside of another
-    computing operator: the union of the operators' times, which trace.py reads, stays the same, and
-    so does the clock that the ranks share.
-    """
-    events = [e for e in traced["traceEvents"] if e.get("ph") == "X" and e.get("dur", 0) > 0]
-    events.sort(key=lambda event: (event["ts"], -event["dur"]))
-    base = traced.get("baseTimeNanoseconds", 0) + round(1e3 * events[0]["ts"])
-    kept, ends = [], {}
-    for event in events:
-        computes = event.get("cat") == "cpu_op" and not event["name"].startswith(WAIT)
-        if computes and event["ts"] + event["dur"] <= ends.get(event["tid"], 0):
-            continue
-        if computes:
-            ends[event["tid"]] = event["ts"] + event["dur"]
-        if computes or event.get("cat") in KEPT_KINDS or _sends(event):
-            kept.append({key: event[key] for key in KEPT_OF_A_TRACE if key in event})
-    for event in kept:
-        event["ts"] = round(event["ts"] - events[0]["ts"], 1)
-        event["dur"] = round(event["dur"], 1)
-    return {"traceEvents": kept, "baseTimeNanoseconds": base}
-
-
-def _sends(event: dict) -> bool:
-    return event["name"].startswith((*WAIT, "nccl", "training_step"))
 
 
 def main() -> int:
@@ -157,13 +101,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("machine")
-    parser.add_argument("--folder", type=Path, default=REFERENCE, help="where the records go")
     parser.add_argument("--only", nargs="*", default=[], help="such as cpu-1 ddp-2")
     args = parser.parse_args()
     if not re.fullmatch(r"[\w.-]+", args.machine):
         parser.error(f"{args.machine!r} begins names of folders: letters, digits, '.', '_', '-'")
-    if (ROOT / args.folder).is_file():
-        parser.error(f"--folder {args.folder} is a file: name a folder")
     gpus = launch.gpu_count()
     more = [Wanted("ddp", gpus, "ddp", {"trace_step": 10})] if gpus > 2 else []
     named = {f"{run.name}-{run.ranks}": run for run in [*RUNS, *more]}
@@ -177,7 +118,7 @@ def main() -> int:
                 print(f"{name} is left out: {launch.HOW_TO_GET[framework]}")
                 continue
             try:
-                record(named[name], ROOT / args.folder / f"{args.machine}-{name}", Path(place))
+                record(named[name], REFERENCE / f"{args.machine}-{name}", Path(place))
             except replay.NotRecorded as reason:
                 print(reason)
                 return 1

@@ -86,7 +86,7 @@ def phases(*runs: Run) -> Figure:
 
 
 def _read_phases(run: Run) -> dict[str, float]:
-    parts = trace.time_phases(run.folder / "ranks" / "0.trace.json")
+    parts = trace.time_phases(next((run.folder / "ranks").glob("0.trace.json*")))
     parts = {name.replace("Optimizer.", "optimizer "): 1e3 * s for name, s in parts.items()}
     return parts | {"rest": 1e3 * run.timeline()["seconds"] - sum(parts.values())}
 
