@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 06 Model parallelism: layers over devices
 #
-# **37 minutes**, on any machine. With two GPUs the model is really cut over them. Elsewhere the cut
-# runs between CPU ranks, and the lesson says what that shows and what it cannot show.
+# **37 minutes** for the core, on any machine. With two GPUs the model is really cut over them.
+# Elsewhere the cut runs between CPU ranks, and the lesson says what that shows and what it cannot
+# show.
 #
 # After this lesson you can compute the size beyond which a model no longer fits on a device, cut it
 # over two devices, predict what each holds and what crosses the cut, choose the place of the cut,

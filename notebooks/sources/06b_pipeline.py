@@ -360,7 +360,7 @@ claim.equal(
 from bootcamp import check
 
 one_process = check.baseline(steps=4, global_batch=BATCH, optimizer="sgd")
-proofs = [check.same_training(run, one_process) for run in real.values()]
+print(*(check.same_training(run, one_process) for run in real.values()), sep="\n")
 adamw = launch("pp", 2, **{**same, "optimizer": "adamw"})
 check.same_training(adamw, check.baseline(steps=4, global_batch=BATCH))
 
@@ -426,34 +426,28 @@ claim.equal(
 #
 # Why average by hand? `PipelineStage` knows torch's own wrappers, and lets them average with the
 # last micro-batch only. Here each stage is wrapped in DDP, or sharded with FSDP's `fully_shard`
-# (lesson 07), and the script averages nothing.
+# (lesson 07; `_train_fsdp_pp.py`), and the script averages nothing.
 
 # %%
 from bootcamp_lessons import excerpts
 
-pipelining = "from torch.distributed.pipelining import PipelineStage"
 stage = "PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group()) for i in mine"
-average = "for parameter in model.parameters():"
-zero = "zero = next(model.parameters()).new_zeros(())"
-ways = {
-    "DDP": ("torch.nn.parallel.DistributedDataParallel", "process_group=copies.get_group()"),
-    "fully_shard": ("torch.distributed.fsdp.fully_shard", "mesh=copies"),
+wrapped = "DistributedDataParallel(parts[i].to(device), process_group=copies.get_group())"
+pipelining = "from torch.distributed.pipelining import PipelineStage"
+changes = {
+    pipelining: f"{pipelining}\nfrom torch.nn.parallel import DistributedDataParallel",
+    stage: stage.replace("parts[i].to(device)", wrapped),
+    "for parameter in model.parameters():": "",
+    "dist.all_reduce(parameter.grad, group=copies.get_group())": "",
+    "parameter.grad /= copies.size()": "",
 }
-for name, (wrap, group) in ways.items():
-    changes = {
-        pipelining: f"import {wrap.rpartition('.')[0]}\n{pipelining}",
-        stage: stage.replace("parts[i].to(device)", f"{wrap}(parts[i].to(device), {group})"),
-        average: "for parameter in ():",
-        zero: "zero = torch.zeros((), device=device)",  # sharded parameters make sharded zeros
-    }
-    script = variant("ddp_pp", f"{name}_in_stages", changes)
-    tried = launch(script, 4, schedule="gpipe", quiet=True, raises=False, **grid)
-    if tried.status == "ok":
-        check.same_training(tried, proof.baseline)
-        share = tried.ranks[0]["parameter_bytes"] / proof.run.ranks[0]["parameter_bytes"]
-        print(f"{name}: the same training, and a rank holds {share:.0%} of its stage")
-    else:
-        print(f"{name}: {excerpts.first_error(tried)}")
+in_ddp = variant("ddp_pp", "ddp_in_stages", changes)
+in_ddp = launch(in_ddp, 4, schedule="gpipe", quiet=True, raises=False, **grid)
+print("DDP:", in_ddp.status if in_ddp.status == "ok" else excerpts.first_error(in_ddp))
+sharded = launch("fsdp_pp", 4, schedule="gpipe", quiet=True, **grid)
+check.same_training(sharded, proof.baseline)
+share = sharded.ranks[0]["parameter_bytes"] / proof.run.ranks[0]["parameter_bytes"]
+print(f"fully_shard: the same training, and a rank holds {share:.0%} of its stage")
 
 # %% [markdown]
 # <details><summary>What happened?</summary>

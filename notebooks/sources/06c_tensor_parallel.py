@@ -339,7 +339,8 @@ guess_bytes.score(table[0]["NCCL, formula MB"], how="By formula")
 display(excerpts.source(model_shapes.Layer.kept_numbers))
 sample, block = s * h, model_shapes.layers("gpt", "tiny")[1]
 names = ("between the split parts", "whole on each rank", "inside them")
-print({name: f"{kept / sample:.2f} s h" for name, kept in zip(names, block.kept, strict=True)})
+each = {name: kept / sample for name, kept in zip(names, block.kept, strict=True)}
+Table([each], "What a block keeps of a sample, in s h")
 
 # %%
 held = {"one process": alone, "tensor parallel": split, "sequence parallel": sequence}

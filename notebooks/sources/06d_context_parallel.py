@@ -54,10 +54,10 @@ for rank, mine in enumerate(torch.arange(64).chunk(4)):
     print(f"rank {rank}, positions {mine[0]} to {mine[-1]}: {seen.sum()} pairs of query and key")
 
 # %% [markdown]
-# The result is right, and the work is not shared well: the last rank has seven times the pairs of
-# the first, and all wait for it. So the text is cut into twice as many pieces as there are ranks,
-# and a rank takes an early one and a late one: the first and the last, the second and the second to
-# last, and so on. This order is called **zigzag**. Here *every* rank then has 520 pairs.
+# The result is right, and the work is not shared well: the last rank has nearly seven times the
+# pairs of the first, and all wait for it. So the text is cut into twice as many pieces as there are
+# ranks, and a rank takes an early one and a late one: the first and the last, the second and the
+# second to last, and so on. This order is called **zigzag**. Here *every* rank then has 520 pairs.
 #
 # Every rank has all parameters, and computes their gradients from its own positions. These have to
 # be added up: DDP does that, as for shares of a batch.
@@ -77,8 +77,8 @@ guess_kept = predict(
 )
 guess_sent = predict(
     "context_parallel_sent",
-    f"DDP with {RANKS} ranks sends a model of gradients in a step. How many times as much does "
-    f"context parallelism send on {same['global_batch']} texts of 64 bytes?",
+    f"DDP with {RANKS} ranks sends gradients once in a step. How many times its bytes does context "
+    f"parallelism send on {same['global_batch']} texts of 64 bytes?",
     unit="times",
 )
 guess_lstm = predict(

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 07 ZeRO: every rank keeps only its part
 #
-# **67 minutes**, on any machine, after lessons 04 and 06. In this lesson the ranks are CPU cores,
-# even where there are GPUs: it counts bytes, and these are the same.
+# **67 minutes** for the core, on any machine, after lessons 04 and 06. In this lesson the ranks are
+# CPU cores, even where there are GPUs: it counts bytes, and these are the same.
 #
 # After this lesson you can shard optimizer state, gradients and parameters by hand; say to the byte
 # what each ZeRO stage leaves on a rank and what it sends; use PyTorch's `ZeroRedundancyOptimizer`
@@ -197,8 +197,8 @@ rows, grown, formula = [], None, 0.0
 for way in ("complete", "meta"):
     for rank in excerpts.parse_printed(launch(too_large, RANKS, way=way, device="cpu", quiet=True)):
         grown, formula = rank["grown"], rank["model"] / RANKS + rank["largest"]
-        row = {"built": way, "rank": rank["rank"], "may grow by MB": rank["room"] / 1e6}
-        rows.append(row | {"grew by MB": grown / 1e6, "error": rank["error"]})
+        row = {"built": way, "rank": rank["rank"], "may allocate MB": rank["room"] / 1e6}
+        rows.append(row | {"grew, with libraries, MB": grown / 1e6, "error": rank["error"]})
 display(Table(rows))
 if grown:
     display(guess_peak.score(grown / 1e6))
@@ -465,9 +465,9 @@ print(f"NVLink {F / 450e9:,.0f}")
 guess_tokens.score(F / W, how="By formula")
 
 # %% [markdown]
-# The eight cards together bring nearly as much as NVLink inside a host. A host with one such card
-# needs eight times as many tokens. Lesson 08d asks the same of every axis, with published runs.
-# With fewer tokens the GPUs wait: over a slow network HSDP (lesson 08) gathers inside the host.
+# The eight cards together bring nearly as much as NVLink inside a host. Lesson 08d asks the same of
+# every axis, with published runs. With fewer tokens the GPUs wait: over a slow network HSDP (lesson
+# 08) gathers inside the host.
 #
 # While everything fits, what is the case for DDP? It sends fewer numbers in the same type, and its
 # all-reduce is needed by the end of the step, not before each block.
@@ -495,8 +495,6 @@ display(sharding_tables.list_proofs(found))
 proofs["FSDP2"][0]
 
 # %% [markdown]
-# Sharding moves numbers to other places and changes none of them.
-#
 # ## Break it
 #
 # `to_empty` leaves memory without values. Many programs initialise it in one loop over the shards.

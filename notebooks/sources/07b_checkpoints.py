@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 07b Checkpoints that outlive their strategy
 #
-# **49 minutes**, on any machine, after lessons 04 and 07 (two runs use 06b and 06c). All ranks here
-# are CPU ranks, so that the lesson runs everywhere.
+# **49 minutes** for the core, on any machine, after lessons 04 and 07 (two runs use 06b and 06c).
+# All ranks here are CPU ranks, so that the lesson runs everywhere.
 #
 # After this lesson you can say what a training has to save and how many bytes that is, resume on
 # another number of ranks with another strategy, save so that a kill at any moment leaves a good
@@ -284,8 +284,8 @@ for name, how in ways.items():
 Table(rows, "Rank 0 in eight steps with four saves; of the first step only its save")
 
 # %% [markdown]
-# With `--save-async` training waits for the copy, and for the last save if that still goes on. Here
-# the steps between become slower, and the copy needs memory: this rank's state once more.
+# With `--save-async` training waits for the copy, and for the last save if that still goes on. The
+# copy needs memory: this rank's state once more.
 #
 # At scale the time follows from bytes and rates. The rate of one writer is an assumption: put in
 # yours. 2 TB/s is what the storage of Llama 3's training sustained (section 3.3.1).
@@ -380,7 +380,7 @@ undisturbed = check.baseline(**forty)
 check.same_training(again, undisturbed)
 
 # %% [markdown]
-# A name that begins with a dot and ends in `.part` is a save that was interrupted. Steps that were
+# A name such as `.step-7.4711.part` would be an interrupted save. Steps that were
 # not yet saved were done again, with the same result.
 #
 # ### Common mistakes
@@ -529,9 +529,10 @@ claim.equal(
 )
 
 # %% [markdown]
-# All end without an error, and losses fall. **Every n-th sample** has one worker, but is in
-# another batch: no position says what was trained on. A worker **counts in its copy**, so the main
-# process saves 0. Workers *read* ahead. A rank's own count is right while their number stays.
+# All end without an error, and losses fall. With **every n-th sample** each has one worker, but is
+# in another batch: no position says what was trained on. What the stream **has yielded** is counted
+# in a worker's copy, so the main process saves 0. Workers *read* ahead of the training. A **rank's
+# own count** is right while the number of ranks stays.
 #
 # - torchdata's `StatefulDataLoader` saves each worker's state. With other numbers of workers it
 #   raises a bare `AssertionError`, with fewer ranks it silently skips and repeats (tried).

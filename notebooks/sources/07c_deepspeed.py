@@ -29,7 +29,6 @@ from bootcamp import (
     variant,
     warm_up,
 )
-from bootcamp.launcher.launch import HOW_TO_GET
 from bootcamp.paths import SRC
 from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.labs import known_programs
@@ -40,7 +39,7 @@ PROVEN = {"device": "cpu", "quiet": True, **check.settings(RANKS)}
 MLP = {"model": "mlp", "device": "cpu", "quiet": True, **check.settings(2)}
 DEEPSPEED = available("deepspeed", fetch=True)
 if not DEEPSPEED:
-    print(f"DeepSpeed is not installed here: its cells do nothing. {HOW_TO_GET['deepspeed']}")
+    print("DeepSpeed is not installed here: its cells do nothing. make install GROUPS=deepspeed")
 
 # %% [markdown]
 # ## The idea
@@ -217,8 +216,8 @@ if DEEPSPEED:
 if DEEPSPEED:
     tried = excerpts.parse_printed(launch(PRINTED, 2, device="cpu", quiet=True))
     unmoved = sum(row["before backward, 2"] == 0 for row in tried[6:])
-    display(Table(tried[:6], "Changed, beside what the rows above have changed"))
-    display(Table(tried[6:], "Parameters apart: where zero_grad is called, micro-batches a step"))
+    display(Table(tried[:6], "Changed in addition to the rows above; loss apart from float32's"))
+    display(Table(tried[6:], "Apart from no zero_grad: where it is called, micro-batches a step"))
     display(guess_fp16.score(tried[3]["steps"], within=0), guess_zero.score(unmoved, within=0))
     found = claim.equal(
         "deepspeed_zero_grad",

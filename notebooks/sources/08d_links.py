@@ -161,10 +161,10 @@ claim.larger(
 )
 
 # %% [markdown]
-# - **FSDP.** Not the link keeps published runs below the roof, but attention, small matrices and
-#   the optimizer. A run far right and low has a problem that a faster network would not solve. Left
-#   of 1 there are at most runs of this machine, under the dashed roof: the solid one's slope is
-#   arithmetic that no run here tests.
+# - **FSDP.** What keeps published runs below the roof is not the link but attention, small matrices
+#   and the optimizer. A run far right and low has a problem that a faster network would not solve.
+#   Left of 1 there are at most runs of this machine, under the dashed roof: the solid one's slope
+#   is arithmetic that no run here tests.
 # - **Tensor ranks** reach little where blocks are narrow.
 # - **Pipelines.** With few micro-batches the roof is low. With more, each is smaller and may be
 #   computed less efficiently.
@@ -173,8 +173,8 @@ claim.larger(
 #
 # ## Prove it
 #
-# A bound that one published run breaks is wrong. (A run here is compared with one that was measured
-# a moment earlier, on shared cores, and can lie above by that alone.)
+# A bound that one published run breaks is wrong. (A run here can be above it: it is compared with
+# one that was measured a moment earlier.)
 
 # %%
 claim.equal(
