@@ -6,8 +6,8 @@ and results of this machine that loads nothing from the network. An interrupt en
 runs, and the report is of those before it. --expected FOLDER also writes there what each cell
 printed and drew, as text: the instructor's expected outputs.
 
---claims (`make claims`) prints a row for each claim of the lessons with its verdict; claims.json
-and claims.txt beside the report have them too. BOOTCAMP_CLAIM_SECONDS gives every claim on time
+--claims (`make claims`) prints a row for each claim of the lessons with its verdict, as the report
+has it; claims.json beside it is for a program. BOOTCAMP_CLAIM_SECONDS gives every claim on time
 that budget. Exit code 1 if a lesson failed, or with --claims if a claim is contradicted.
 """
 
@@ -245,10 +245,8 @@ def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Pat
     if good:
         parts.append("<h2>Every run</h2>")
         parts.append(runs.table(*good, caption="Median over the steps after warm-up")._repr_html_())
-    parts.append(
-        f"<p>{len(good)} runs ended well and are in the table. {len(made) - len(good)} more are "
-        "not: snippets without a record, rehearsals, and runs that lessons broke on purpose.</p>"
-    )
+    more = "without a record, a rehearsal, or broken on purpose"
+    parts.append(f"<p>{len(made) - len(good)} more runs are {more}.</p>")
     page = folder / "report.html"
     write_page("The bootcamp on this machine", "\n".join(parts), page)
     return page
@@ -264,13 +262,11 @@ def write_page(title: str, body: str, target: Path) -> None:
 
 
 def keep_claims(found: dict[str, dict], folder: Path, show_each: bool) -> None:
-    """Write the claims as data and as text; print their counts, and each of them if asked to."""
-    each, counts = list_claims(found), count_verdicts(found)
+    """Write the claims as data; print their counts, and each of them if asked to."""
     about = {"machine": machine.describe(), "date": time.strftime("%Y-%m-%d")}
     files.write_json(folder / claims.FILE, {**about, "claims": found})
-    (folder / "claims.txt").write_text(f"{each}\n\n{counts}\n")
     if found:
-        print(*([each, counts] if show_each else [counts]), sep="\n\n")
+        print(*([list_claims(found)] * show_each), count_verdicts(found), sep="\n\n")
 
 
 def run_lessons(paths: list[Path], folder: Path, expected: Path | None) -> list[Lesson]:

@@ -64,18 +64,6 @@ def cores(_) -> list[dict]:
     return [row("cores", text, "2, better 4", LIMITS if found < 2 else READY, fix)]
 
 
-def quietness(_) -> list[dict]:
-    """Whether a process has its core to itself, and how far repeats of the same work differ."""
-    if not has_core():
-        return []
-    from bootcamp.quietness import measure
-
-    found, needed = measure(), "each process a core to itself, repeats within 10 %"
-    fix = "Speeds measured now may mislead: close other programs, or ask for cores of your own "
-    fix += "(virtual machines share them)."
-    return [row("quietness", found.words, needed, READY if found.is_quiet else LIMITS, fix)]
-
-
 def memory(_) -> list[dict]:
     total = limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -283,5 +271,5 @@ def extras(_) -> list[dict]:
     ]
 
 
-ALL = (python, packages, index, cores, quietness, memory, gpus, disk, temporary, extras)
+ALL = (python, packages, index, cores, memory, gpus, disk, temporary, extras)
 CHECKS = {check.__name__: check for check in ALL}
