@@ -106,12 +106,12 @@ faster_step.compile_table(compiled, plain)
 # ### Fewer calls
 
 # %%
-from bootcamp import claim
+from bootcamp import Table, claim
 
 ways = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 adamw = {name: faster_step.prepare_optimizer_step("adamw", **how) for name, how in ways.items()}
 calls = {name: faster_step.count_calls(step) for name, step in adamw.items()}
-print(calls)
+display(Table([calls], "Operators that Python calls in a step"))
 print(guess_calls.score(calls["for-loop"], within=0.1))
 print(
     claim.larger(
@@ -238,7 +238,8 @@ import torch
 numbers = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0))
 assert (faster_step.round_bits(numbers, 7) == numbers.bfloat16().float()).all(), "rounded otherwise"
 errors = faster_step.measure_product_errors()
-print({name: f"{error:.1e}" for name, error in errors.items()})
+rows = [{"inputs": name, "relative error": f"{error:.1e}"} for name, error in errors.items()]
+Table(rows, "A product of two matrices, with rounded inputs")
 
 # %% [markdown]
 # Both accumulate in float32. Allow TF32 with `torch.set_float32_matmul_precision("high")`, or for
