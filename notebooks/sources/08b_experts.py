@@ -239,8 +239,7 @@ for link, W in (("NVLink at its nominal rate", 450e9), ("a card of 400 Gbit/s fo
 # middle of the computation, and what follows waits for it. Inside an NVLink domain (lesson 08) that
 # costs little here, between hosts nearly a fifth. DeepSeek-V3 spreads its experts over eight hosts:
 # there each token may go to four hosts at most, and a second micro-batch computes while the first
-# one's rows travel (DualPipe, lesson 06b; the library is DeepEP). Lesson 08d says for which experts
-# a link suffices.
+# one's rows travel (DualPipe, lesson 06b; the library is DeepEP).
 #
 # ### Memory
 
@@ -455,6 +454,7 @@ guess_waits
 import sys
 
 sys.path.append(str(SRC))
+from bootcamp.costs import fitted_constants, kernels
 from snippets import experts_grouped
 
 display(excerpts.source(experts_grouped.at_once))
@@ -465,11 +465,19 @@ waits, *_ = excerpts.parse_printed(grouped[0].run)
 display(guess_waits.score(waits["tolist"], within=0))
 layer = launch(excerpts.SNIPPETS / "experts_grouped.py", 1, device="cpu", quiet=True)
 print(waits, *excerpts.parse_printed(layer))
+launches = fitted_constants.find_constants("", "H100").launch  # seconds: of a layer's forward
+one, each = launches / kernels.KERNELS[0], waits["tolist"] / TINY["layers"]
+idle = (100 * mixtral.layers * seconds / (computing / 3) for seconds in (each * one, launches))
+says = "Mixtral's forward pass: {:.0f} to {:.0f} % longer with {:.0f} waits a layer"
+print(says.format(*idle, each))
 
 # %% [markdown]
-# Twelve are left: an all-to-all wants its lengths on the host. (`bincount` waits too.) Given
-# the groups' *starts*, `grouped_mm` raises nothing: no row meets its own expert, and behind the
-# last start the result is whatever memory held.
+# Twelve are left: an all-to-all wants its lengths on the host. (`bincount` waits too.) A host that
+# waits launches nothing. So after each wait the GPU is idle, for one launch at least, and for a
+# layer's at most (the planner's constant, fitted to published steps).
+#
+# Given the groups' *starts*, `grouped_mm` raises nothing: no row meets its own expert, and behind
+# the last start the result is whatever memory held.
 #
 # ## Exercises
 #
@@ -514,17 +522,14 @@ print(exercise.check("experts_over_ranks"))
 # data, and a model that should learn more at the same FLOPs.
 #
 # **Divide experts over ranks** when they and their state do not fit on each rank, and a fast link
-# connects the ranks. Watch the rows of each expert from the first step on, as you watch the loss.
+# connects the ranks. Watch the rows of each expert from the first step on.
 #
 # **Do not** when
 # - memory is the limit, as in serving on one device: all experts must be there, and a batch of many
 #   tokens uses all of them.
-# - the experts fit on each rank: DDP or FSDP train the same model, without an all-to-all. This
-#   model is such a case.
+# - the experts fit on each rank: DDP or FSDP train the same model, without an all-to-all.
 # - the link between the ranks is slow, or each rank has few tokens: an expert then computes a
 #   handful of rows at a time.
-#
-# Expert parallelism needs no ranks of its own: it uses the data-parallel ones.
 #
 # ## Sources
 #
