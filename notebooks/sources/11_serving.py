@@ -701,7 +701,7 @@ from bootcamp import exercise
 
 
 def accept(guesses, best):
-    # your turn: return a list of bytes
+    # your turn: return a list of numbers, one for each byte
     ...
 
 
@@ -728,7 +728,7 @@ print(exercise.check("same_model", same_model))
 # ### Third: how many requests fit?
 #
 # `requests_that_fit(gpu_gb, billions, layers, query_heads, kv_heads, head_width, length)` returns
-# how many requests of `length` tokens fit on a GPU beside the weights, all in bfloat16.
+# how many requests of `length` tokens fit into `gpu_gb` beside the weights, all in bfloat16.
 
 # %%
 
