@@ -171,9 +171,9 @@ hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
 #
 # With torchrun less is left to translate. This file starts a rank for each CPU core of a task.
 #
-# `--cpus-per-task` stands in it twice: since Slurm 22.05 `srun` does not take it over from
-# `sbatch` or `salloc`. Below the file, hosts that bind each task to its cores: without it torchrun,
-# its ranks and their DataLoader workers would share one. Nothing fails, everything is slow.
+# `--cpus-per-task` stands in it twice: since Slurm 22.05 `srun` does not inherit it from `sbatch`
+# or `salloc`. Below the file, hosts that bind each task to its cores: without it torchrun, its
+# ranks and their DataLoader workers would share one. Nothing fails, everything is slow.
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_torchrun.sbatch")
