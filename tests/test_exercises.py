@@ -1,13 +1,15 @@
 """Exercises: the solution is accepted, each typical mistake is refused with words that help.
 
-Functions carry their mistakes; those of scripts are in MISTAKES, as lines of the solution and what
-stands in their place. What a proof tells apart by itself is tested on written records, in
-test_diagnosis.py. Cases of the clinic are in test_clinic.py, job files in test_slurm_jobs.py.
+Functions carry their mistakes; those of scripts are in mistakes/exercises.diff, as lines of the
+solution and what stands in their place. What a proof tells apart by itself is tested on written
+records, in test_diagnosis.py. Cases of the clinic are in test_clinic.py, job files in
+test_slurm_jobs.py.
 """
 
 import itertools
 
 import pytest
+import run_cache
 import torch
 import trained
 from changes import read_changes
@@ -106,146 +108,12 @@ def test_starting_points_are_derived_from_the_scripts(task):
     compile(text, task.name, "exec")
 
 
-MISTAKES = """
-== training_loop: are the gradients set to zero in every step?
-- optimizer.zero_grad()
-== to_the_gpu: Two tensors met, one there and one still on the CPU
-- model = models.build(args).to(device)
-+ model = models.build(args)
-== to_the_gpu: allows CPUs only
-- args, context = config.parse()
-+ args, context = config.parse(devices=("cpu",))
-== to_the_gpu: a part of the batch was not moved
-- inputs, targets = (tensor.to(device) for tensor in batches(step))
-+ inputs, targets = batches(step)
-+ targets = targets.to(device)
-== accumulate: a mean of their means is not the mean of the batch
-- loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)
-+ loss = models.loss(model(part_inputs), part_targets) / args.micro_batches
-== thread_replicas: do not add to it
-- parameter.grad = sum(replica.grad for replica in copies)
-+ parameter.grad += sum(replica.grad for replica in copies)
-== data_parallel: give data.Batches the rank and the world size
-- batches = data.Batches(args, rank, world)
-+ batches = data.Batches(args, 0, 1)
-== data_parallel: rank 0's parameters must be broadcast before training
-- model = DistributedDataParallel(model)
-- loss.backward()
-+ loss.backward()
-+ for parameter in model.parameters():
-+     dist.all_reduce(parameter.grad)
-+     parameter.grad /= world
-== own_hook: a list with one tensor
-- HOOKS = {
-+ def average(state, bucket):
-+     bucket.buffer().div_(dist.get_world_size())
-+     return dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-+
-+ HOOKS = {
-- "none": default_hooks.allreduce_hook,
-+ "none": average,
-== from_horovod: The learning rate of step 0 is
-- group["lr"] *= world
-+ pass
-== from_horovod: it clips no gradients
-- torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-== from_horovod: A line still calls Horovod
-- model = DistributedDataParallel(model)
-+ model = hvd.DistributedOptimizer(model)
-== from_apex: largest difference of a step's loss
-- scaler.unscale_(optimizer)  # scale_loss did it at the end of its block
-- scaler.step(optimizer)
-+ scaler.unscale_(optimizer)
-+ scaler.step(optimizer)
-== from_apex: did not use scaler.scale(loss
-- scaler.scale(loss).backward()
-+ loss.backward()
-== from_apex: unscale_() is being called after step()
-- scaler.update()
-== from_apex: a step with infinite gradients is made
-- scaler.step(optimizer)
-+ optimizer.step()
-== from_apex: It needs none
-- with torch.autocast(device.type, dtype=torch.float16):
-+ autocast = torch.autocast(device.type, dtype=torch.float16)
-+ with autocast:
-- scaler.scale(loss).backward()
-+ with autocast:
-+     scaler.scale(loss).backward()
-== from_apex: with the bare loss
-- scaler = torch.amp.GradScaler(device.type)
-+ scaler = torch.amp.GradScaler(device.type, enabled=False)
-== from_apex: no layer computes in fp16
-- with torch.autocast(device.type, dtype=torch.float16):
-+ if True:
-== ranks_of_two_devices: leave device_ids at None
-- model = DistributedDataParallel(model, device_ids=None)
-+ model = DistributedDataParallel(model, device_ids=[rank])
-== pipeline: has to pass target=targets
-- if last_here:
-+ if first_here:
-== pipeline: must be passed
-- stage_inputs = (inputs,) if first_here else ()
-+ stage_inputs = ()
-== split_the_blocks: split by rows.
-- plan["down"] = RowwiseParallel(output_layouts=layout)
-== attend_to_all: final parameters apart
-- key, value = (all_gather(part, 2, dist.group.WORLD) for part in (key, value))
-- seen = mine[:, None] >= gathered
-+ seen = mine[:, None] >= mine
-== stripes: Replicate, not Shard
-- same = DTensor.from_local(inputs[0], mesh, [Replicate()])
-+ same = DTensor.from_local(inputs[0], mesh, [Shard(-1)])
-== stripes: takes plain tensors: end with to_local
-- return same.to_local(grad_placements=[Partial()])
-+ return same
-== fully_sharded: the optimizer holds none of the model's parameters
-- model = models.build(args)
-+ model = models.build(args)
-+ early = list(model.parameters())
-- optimizer = optimizers.build(args, model.parameters())
-+ optimizer = optimizers.build(args, early)
-== fully_sharded: leave DDP out
-- models.initialise(model, args)
-+ models.initialise(model, args)
-+ model = torch.nn.parallel.DistributedDataParallel(model)
-== fully_sharded: each block first
-- fully_shard(model, mesh=mesh)
-- for part in model[:-1]:
-+ fully_shard(model, mesh=mesh)
-+ for part in model[:-1]:
-== fully_sharded: final parameters apart
-- fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)
-- fully_shard(model, mesh=mesh)
-== fully_sharded: still gathered when the backward pass begins
-- fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
-+ fully_shard(part, mesh=mesh, reshard_after_forward=False)
-== experts_over_ranks: change places
-- return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)
-+ return all_to_all(results, experts.received, experts.sent, dist.group.WORLD)
-== two_axes: Rows times columns is the world size
-- shape = (world // args.shard, args.shard)
-+ shape = (world, args.shard)
-== two_axes: with --shard 1 a rank holds 25% of the parameters, not 100%
-- shape = (world // args.shard, args.shard)
-- mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
-+ mesh = init_device_mesh(device.type, (world,))
-== bring_evaluation: deals some samples twice
-- valid_loader = DataLoader(Subset(valid, range(rank, len(valid), world)), args.batch_size)
-+ some = DistributedSampler(valid, world, rank, shuffle=False)
-+ valid_loader = DataLoader(valid, args.batch_size, sampler=some)
-== bring_fsdp: takes those that are left
-- if isinstance(layer, nn.Conv2d | nn.Linear):
-+ if layer is model[0]:
-- fully_shard(model)  # the rest: two BatchNorm layers
-"""
-
-
-@pytest.mark.parametrize(("heading", "changes"), read_changes(MISTAKES))
+@pytest.mark.parametrize(("heading", "changes"), read_changes("exercises"))
 def test_scripts_with_a_typical_mistake_are_told_what_helps(heading, changes, quick):
     name, says = heading.split(": ", 1)
     task = exercise.find(name)
-    check_refusal(task, variant(task.solution, f"mistaken_{name}", changes), says)
+    with trained.shared(), run_cache.repeated():  # what it is held against is trained once
+        check_refusal(task, variant(task.solution, f"mistaken_{name}", changes), says)
 
 
 @pytest.mark.solves("from_horovod", "from_apex")

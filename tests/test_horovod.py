@@ -28,9 +28,8 @@ def test_refusal_under_horovodrun_is_one_sentence():
 
 
 @pytest.mark.skipif(not launch.available("horovod"), reason="Horovod is not built: make horovod")
-@pytest.mark.parametrize("optimizer", equality.PROVEN_WITH)
-def test_mpirun_starts_ranks_that_train_what_the_baseline_trains(optimizer, tmp_path):
-    flags = {**equality.settings(2), "device": "cpu", "optimizer": optimizer}
+def test_mpirun_starts_ranks_that_train_what_the_baseline_trains(tmp_path):
+    flags = {**equality.settings(2), "device": "cpu", "optimizer": "sgd"}
     named = to_arguments({**flags, "run_dir": tmp_path / "run"})
     said = launch.run_command(["python", str(SRC / "snippets" / "horovod_mpi.py"), *named])
     if said.startswith("No MPI here"):

@@ -5,9 +5,7 @@ from trained import trained
 
 from bootcamp.costs import pipeline_schedules as schedules
 from bootcamp.costs.pipeline_schedules import SCHEDULES, Action, Impossible, Kept
-from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.scripts.variants import variant
 from bootcamp_lessons import sharding_tables
 
 GRID = [(ranks, m) for ranks in (2, 3, 4, 8) for m in range(1, 25)]
@@ -141,23 +139,14 @@ def test_sleeping_ranks_follow_the_plan_and_wait(schedule):
     snippet = SRC / "snippets" / "pipeline_sleep.py"
     flags = {"schedule": schedule, "micro_batches": 8, "milliseconds": 15, "steps": 2}
     run = trained(snippet, 4, device="cpu", quiet=True, **flags)
-    assert schedules.list_orders(spans := run.actions()) == schedules.plan(schedule, 4, 8)
+    orders = schedules.list_orders(spans := run.actions())
+    assert [each for each in SCHEDULES if schedules.plan(each, 4, 8) == orders] == [schedule]
     slept = {(s.action.kind, s.action.stage): s.ended - s.began for s in spans}
     one = 15e-3 / schedules.CHUNKS[schedule]
     assert min(slept["F", 1], slept.get(("I", 1), one)) >= one
     assert slept.get(("B", 1), 2 * one) >= 2 * one
     (row,) = sharding_tables.compare_bubbles({schedule: run}, 8)
     assert row["measured"] > row["by plan"] > 0
-
-
-def test_run_of_another_schedule_is_noticed():
-    name = "pipeline_stages.NAMES_IN_TORCH[args.schedule]"
-    line = f"schedule_class = get_schedule_class({name})"
-    other = variant("pp", "pp_other", {line: 'schedule_class = get_schedule_class("GPipe")'})
-    flags = {"device": "cpu", "global_batch": 8, "steps": 2, "quiet": True}
-    spans = launch.launch(other, 2, schedule="1f1b", **flags).actions()
-    assert schedules.list_orders(spans) != schedules.plan("1f1b", 2, 4)
-    assert schedules.list_orders(spans) == schedules.plan("gpipe", 2, 4)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -107,16 +107,16 @@ def check_mesh(path: Path, proofs: list[Proof]) -> str:
     """Measure what ranks hold and hosts send, since any mesh trains the same."""
     flags = {"steps": 4, "model": "mlp", "quiet": True, "options": PATIENCE}
     placed = {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": 2}
-    runs = [launch.launch(path, 4, shard=k, **placed, **flags) for k in (4, 1, 2)]
     model = model_shapes.FLOAT32_BYTES * model_shapes.parameters("mlp", "tiny")
-    for run in runs:
-        shard, share = run.config["shard"], run.ranks[0].parameter_bytes / model
+    for shard in (4, 1, 2):
+        run = launch.launch(path, 4, shard=shard, **placed, **flags)
+        share = run.ranks[0].parameter_bytes / model
         if abs(share * shard - 1) > 0.02:
             return (
                 f"with --shard {shard} a rank holds {share:.0%} of the parameters, not "
                 f"{1 / shard:.0%}. The second axis of the mesh is the one that is sharded."
             )
-    sent = sum(rank.sent_to_other_hosts_bytes_per_step or 0 for rank in runs[-1].ranks[:2])
+    sent = sum(rank.sent_to_other_hosts_bytes_per_step or 0 for rank in run.ranks[:2])
     if "hosts" in placed and abs(sent / model - 1) > 0.1:
         return (
             f"with --shard 2 on two hosts of two ranks, a host sends the other {sent / model:.1f} "
