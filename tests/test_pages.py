@@ -25,7 +25,7 @@ def test_answers_of_a_prediction_are_folded_and_its_question_is_not():
     cells = [
         new_code_cell("launch('ddp')", outputs=said),
         new_code_cell("guess = predict('speed', 'How many?')\nguess", outputs=[asked]),
-        new_markdown_cell("As [there](../src/snippets/horovod_ring.py)."),
+        new_markdown_cell("As [there](../src/snippets/horovod_ring.py), not [here](../LICENSE)."),
         new_code_cell("launch('ddp')", outputs=said),
         new_code_cell("ranks = 2"),
         new_code_cell("controls = simulators.pipeline_schedule(ranks=8)"),
@@ -33,7 +33,7 @@ def test_answers_of_a_prediction_are_folded_and_its_question_is_not():
     page = pages.page_of(new_notebook(cells=cells))
     folded = [pages.FOLDED in cell.metadata.get("tags", []) for cell in page.cells]
     assert folded == [False, False, False, True, False, False]
-    assert page.cells[2].source == "As [there](scripts.md#src-snippets-horovod-ring-py)."
+    assert page.cells[2].source == "As [there](scripts.md#src-snippets-horovod-ring-py), not here."
     assert str(Path.home()) not in page.cells[3].outputs[0].text
     explorer = page.cells[5].outputs[0].data["text/html"]
     data = explorer.split('application/json">')[1].split("</script>")[0]

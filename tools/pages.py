@@ -41,6 +41,7 @@ FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
 SCRIPTS = ("src/_*.py", "src/serve/*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
 LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+OUTWARDS = re.compile(r"\[([^]]+)\]\(\.\./[^)]+\)")
 
 
 class PagesError(Exception):
@@ -110,8 +111,9 @@ def _without_paths(output: nbformat.NotebookNode) -> None:
 
 
 def to_pages(text: str) -> str:
-    """Return Markdown whose links to scripts lead to their page."""
-    return FILE_LINK.sub(lambda found: f"](scripts.md#{anchor(found[1])})", text)
+    """Return Markdown whose links to scripts lead to their page, and others out are words."""
+    text = FILE_LINK.sub(lambda found: f"](scripts.md#{anchor(found[1])})", text)
+    return OUTWARDS.sub(r"\1", text)
 
 
 def paragraphs(notebook: nbformat.NotebookNode) -> list[str]:
