@@ -209,7 +209,6 @@ claim.equal(
 # %%
 free, slow = lab.by_name(None), lab.by_name(hsdp_lab.LINK)
 print(guess_factor.score(slow["FSDP"].seconds_per_step / slow["HSDP"].seconds_per_step))
-plots.show(plots.throughput(*slow.values()))
 plots.show(diagrams.step_seconds(free, slow, hsdp_lab.predict_link_seconds(hsdp_lab.LINK)))
 
 # %% [markdown]

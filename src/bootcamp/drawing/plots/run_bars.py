@@ -60,14 +60,14 @@ def throughput(*runs: Run) -> Figure:
     figure, axes = begin("Training speed, all ranks together", _height(runs, 0.85))
     says = []
     for row, (run, name) in enumerate(zip(runs, name_runs(runs), strict=True)):
-        samples = summarize_steps(run.steps)["samples_per_second"]
-        median, low, high = (samples[key] for key in ("median", "q25", "q75"))
+        median, low, high = summarize_steps(run.steps)["samples_per_second"].values()
         spread = {"xerr": [[median - low], [high - median]], **WHISKER}
         charts.run_bar(axes, row, median, run, height=THICK, **spread)
         words = f"{number(median)} samples/s"
         used = min(run.world * run.config["cores_per_rank"], run.config["machine"]["cores"])
         where = f" on {count(used, 'core')}" if device_word(run) == "CPU" else ""
-        _write_value(axes, row, high, words, f"{number(run.tokens_per_second)} tokens/s{where}")
+        tokens = f"{number(each := run.tokens_per_second)} tokens/s" * (each > 1.5 * median)
+        _write_value(axes, row, high, words, f"{tokens}{where}".strip())
         says.append(f"{name} {words} ({number(low)} to {number(high)}){where}")
     _name_axes(axes, name_runs(runs), "samples per second", width=32)
     note = "Bar: median of the steps after warm-up. Line: from the first quartile to the third."
