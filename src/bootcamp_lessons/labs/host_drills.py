@@ -366,7 +366,7 @@ def _shorten(line: str) -> str:
     """Cut an error's line: no package of its class, no place in gloo's source."""
     line = re.sub(r"^(\w+\.)+|\[enforce fail at [^]]*\] ([^.]*\. )?", "", line)
     line = PLACE_IN_GLOO.sub("", line)
-    return line.partition(". This is")[0].partition(" Exception raised")[0][:120]
+    return line.partition(". This is")[0].partition(" Exception raised")[0][:160]
 
 
 def max_loss_difference(run: Run, again: Run | None = None) -> float:
