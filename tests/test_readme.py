@@ -159,7 +159,7 @@ def test_record_keys_are_those_that_are_written():
 
 
 @pytest.mark.parametrize(
-    "damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("[10 P", "[12 P"), (" 3.6 |", " 3.8 |")]
+    "damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("[10 P", "[12 P"), (" 2.7 |", " 3.8 |")]
 )
 def test_map_that_is_out_of_date_is_found_and_written_anew(damage, tmp_path, monkeypatch, capsys):
     page, right = tmp_path / "README.md", text(MAP)

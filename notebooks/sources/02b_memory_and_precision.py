@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02b Memory and precision: one device, well used
 #
-# **42 minutes**, on any machine; bytes are the same on a CPU and on a GPU.
+# **41 minutes**, on any machine; bytes are the same on a CPU and on a GPU.
 #
 # After this lesson you can say what fills a device's memory, train a batch that does not fit, in
 # parts or by computing activations again, compute in 16 bits and say how far off that may be, and

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02c A faster step: where its time goes, and what shortens it
 #
-# **33 minutes**, on any machine. What only a GPU can show is in one cell, which says so.
+# **32 minutes**, on any machine. What only a GPU can show is in one cell, which says so.
 #
 # After this lesson you can read a profile of one step, compile a model and say when that pays off,
 # choose DataLoader workers by arithmetic, and say what TF32 rounds.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04 Distributed data parallel: one model, several ranks
 #
-# **45 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
+# **48 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
 #
 # After this lesson you can write data parallelism by hand and with `DistributedDataParallel`, prove
 # that it trains the same model, say what it needs in memory and in bytes sent, and diagnose its

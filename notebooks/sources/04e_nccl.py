@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04e Between the ranks: the network, NCCL, and ranks that are late or dead
 #
-# **30 minutes**, on any machine, after lesson 04. Sections marked (optional) are not included.
+# **29 minutes**, on any machine, after lesson 04. Sections marked (optional) are not included.
 #
 # After this lesson you can say how long an all-reduce takes and why, what NCCL does on GPUs and
 # which variables change it, find the rank that makes all others slow, survive the death of a rank,
