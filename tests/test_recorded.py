@@ -61,8 +61,8 @@ def test_run_that_shared_its_cores_becomes_no_record(run, tmp_path, monkeypatch,
         replay.keep_run(runs.Run(run), kept.parent)
     assert kept.read_text() == "the earlier one"
     monkeypatch.setattr(reference.launch, "launch", lambda *_, **__: runs.Run(run))
-    monkeypatch.setattr(reference, "REFERENCE", tmp_path / "other")
-    monkeypatch.setattr(sys, "argv", ["reference.py", "here", "--only", "cpu-1"])
+    arguments = ["reference.py", "here", "--folder", str(tmp_path / "other"), "--only", "cpu-1"]
+    monkeypatch.setattr(sys, "argv", arguments)
     assert reference.main() == 1
     assert re.fullmatch("run shared its cores with another run.*\n", capsys.readouterr().out)
     assert not (tmp_path / "other").exists()

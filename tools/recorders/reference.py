@@ -1,10 +1,10 @@
-"""python tools/recorders/reference.py MACHINE [--only NAME ...]
+"""python tools/recorders/reference.py MACHINE [--folder logs/reference] [--only NAME ...]
 
-Record the runs that slides and figures are drawn from, each in logs/reference/MACHINE-NAME, small
-enough to be committed. MACHINE names this machine in words that a reader understands, such as
-xeon-2core or 8xh100. Let the machine be idle: speeds are recorded too, and a run that shared its
-cores with another is refused. It takes about two minutes on two cores. A line names each run that
-is left out because its framework is not installed.
+Record the runs that slides and figures are drawn from, each in FOLDER/MACHINE-NAME, small enough to
+be committed. MACHINE names this machine in words that a reader understands, such as xeon-2core or
+8xh100. Let the machine be idle: speeds are recorded too, and a run that shared its cores with
+another is refused. It takes about two minutes on two cores. A line names each run that is left out
+because its framework is not installed.
 """
 
 import argparse
@@ -101,6 +101,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("machine")
+    parser.add_argument("--folder", type=Path, default=REFERENCE, help="where the records go")
     parser.add_argument("--only", nargs="*", default=[], help="such as cpu-1 ddp-2")
     args = parser.parse_args()
     if not re.fullmatch(r"[\w.-]+", args.machine):
@@ -118,7 +119,7 @@ def main() -> int:
                 print(f"{name} is left out: {launch.HOW_TO_GET[framework]}")
                 continue
             try:
-                record(named[name], REFERENCE / f"{args.machine}-{name}", Path(place))
+                record(named[name], args.folder / f"{args.machine}-{name}", Path(place))
             except replay.NotRecorded as reason:
                 print(reason)
                 return 1
