@@ -63,8 +63,8 @@ plots.show(three_axes.axes_map())
 #
 # States and bytes on links can be calculated exactly. Seconds cannot: no data sheet gives the share
 # of its peak that a GPU reaches in a real program. So a planner has **constants**: a few fitted to
-# published runs, the rest assumed. They differ between **stacks**: GPUs, network and software. For
-# a stack never seen it borrows those of others. Here are those fitted to one stack, and to all:
+# published runs, the rest assumed. Some are of one **stack**: its GPUs, network and software. A
+# stack never seen has those of all. Here are those fitted to one stack, and to all:
 
 # %%
 forecasts.tabulate_constants("vtrain")

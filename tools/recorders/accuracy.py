@@ -13,6 +13,7 @@ import math
 import random
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
@@ -137,7 +138,7 @@ def fit(rows: list[Measured], unknown: list[tuple[str, str]]) -> dict[str, dict]
     width = np.log([each["high"] / each["low"] for each in known]) / BELIEF
 
     def unpack(x) -> dict[str, dict]:
-        found = {"": {}} | {stack: {} for stack in stacks if STACKS[stack]["constants"]}
+        found = {"": {}} | {stack: {} for stack in stacks}
         values = np.exp(start + width * (x - 1)).tolist()
         for (stack, name), value in zip(unknown, values, strict=True):
             found[stack][name] = float(f"{value:.6g}")
@@ -148,18 +149,7 @@ def fit(rows: list[Measured], unknown: list[tuple[str, str]]) -> dict[str, dict]
         huber = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
         return np.concatenate([huber, x - 1])
 
-    found = unpack(least_squares(residuals, np.ones(len(start)), diff_step=1e-3).x)
-    return found | {UNSEEN: borrow(found, rows)}
-
-
-def borrow(found: dict[str, dict], rows: list[Measured]) -> dict[str, float]:
-    """Products of a stack never seen, by kind of GPU: the median of the stacks fitted to it."""
-    lent = {}
-    for stack, kind in dict.fromkeys((row.stack, row.case.cluster.gpu.kind) for row in rows):
-        own = found.get(stack, {})
-        if share := own.get("matmul", own.get(f"matmul {kind}")):
-            lent.setdefault(f"matmul {kind}", []).append(share)
-    return {name: float(f"{statistics.median(each):.6g}") for name, each in sorted(lent.items())}
+    return unpack(least_squares(residuals, np.ones(len(start)), diff_step=1e-3).x)
 
 
 def without_stacks(rows: list[Measured], others: list[Measured]) -> list[tuple[Measured, float]]:
@@ -226,6 +216,13 @@ def most_off(logs: list[float]) -> float:
     return ordered[min(len(ordered), math.ceil((len(ordered) + 1) * OFTEN)) - 1]
 
 
+def most_off_of_stacks(rows: list[tuple[Measured, float]]) -> float:
+    """Return the same for a stack that is none of these, each of which counts as one."""
+    counts = Counter(row.stack for row, _ in rows)
+    off, weights = zip(*((abs(off), 1 / counts[row.stack]) for row, off in rows), strict=True)
+    return float(np.quantile(off, OFTEN, weights=weights, method="inverted_cdf"))
+
+
 def size_of(row: Measured) -> float:
     return next(most for most in CLASSES if row.case.cluster.gpus <= most)
 
@@ -239,7 +236,7 @@ def intervals(seen: list, unseen: list) -> dict[str, dict[str, float]]:
         f"{most}": round(most_off([off for row, off in seen if size_of(row) == most]), 4)
         for most in CLASSES
     }
-    all_sizes = round(most_off([off for _, off in unseen]), 4)
+    all_sizes = round(most_off_of_stacks(unseen), 4)
     largest = max(all_sizes, sizes["inf"])
     return {"seen": sizes, UNSEEN: {"512": all_sizes, "inf": largest}}
 
@@ -255,7 +252,7 @@ def calibrate(seen: list, unseen: list) -> list[dict]:
         lines.append(line | {"inside %": 100 * statistics.mean(inside)})
     shares = {}
     for stack in dict.fromkeys(row.stack for row, _ in unseen):
-        most = most_off([off for row, off in unseen if row.stack != stack])
+        most = most_off_of_stacks([pair for pair in unseen if pair[0].stack != stack])
         shares[stack] = [abs(off) <= most for row, off in unseen if row.stack == stack]
     line = {"stack": f"{UNSEEN}, the mean of {len(shares)} left out", "GPUs, at most": "any number"}
     mean = statistics.mean(map(statistics.mean, shares.values()))
@@ -267,7 +264,7 @@ def list_constants(fitted: list[Measured], held: list[Measured], found: dict) ->
     lines = []
     for stack, name in keys():
         less = fit(fitted, keys((stack, name)))
-        rows = [row for row in held if found.get(row.stack) and stack in ("", row.stack)]
+        rows = [row for row in held if row.stack in found and stack in ("", row.stack)]
         off = [statistics.mean(percent(log_error(r, each) for r in rows)) for each in (found, less)]
         known = about(name)
         line = {"constant": name, "stack": stack or "all", "value": found[stack][name]}
@@ -295,7 +292,7 @@ def list_rows(loo: list, held: list) -> list[dict]:
 
 def of_intervals(fitted: list[Measured], held: list[Measured], found: dict) -> tuple[list, list]:
     """Return what intervals come from: held-out rows; all rows as of stacks never seen."""
-    seen = [(row, log_error(row, found)) for row in held if found.get(row.stack)]
+    seen = [(row, log_error(row, found)) for row in held if row.stack in found]
     images = "tf_cnn_benchmarks"  # no stack shares its one constant
     return seen, without_stacks([row for row in fitted + held if row.stack != images], fitted)
 

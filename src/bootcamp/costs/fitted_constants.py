@@ -13,11 +13,11 @@ HERE = Path(__file__).parent
 _TOML = tomllib.loads((HERE / "constants.toml").read_text())
 EXPLAINED = _TOML["constant"]  # {constant: {"default", "low", "high", "is"}}
 SHARED = _TOML["shared"]  # the constants that are fitted to all stacks together
-# {stack: "tables", "constants" to fit, "published" ones, "row": what rows leave blank}
-STACKS = {name: {"published": {}} | about for name, about in _TOML["stack"].items()}
+# {stack: "tables", "constants" to fit to it alone, "row": what rows leave blank}
+STACKS = {name: {"constants": []} | about for name, about in _TOML["stack"].items()}
 OF_TABLE = {"": ""} | {t: name for name in STACKS for t in (name, *STACKS[name]["tables"])}
-UNSEEN = "never seen"  # a stack of FITTED: medians of the stacks' own; "" has the shared constants
-FITTED = json.loads((HERE / "fitted.json").read_text())  # {stack: {constant: value}}
+UNSEEN = "never seen"  # what a stack that is not in FITTED is called
+FITTED = json.loads((HERE / "fitted.json").read_text())  # {stack, or "": {constant: value}}
 # {"seen", UNSEEN: {most GPUs: how far four in five predictions are off at most, as a log}}
 INTERVALS = json.loads((HERE / "intervals.json").read_text())
 # one field for each constant of constants.toml
@@ -34,15 +34,14 @@ def find_stack(name: str) -> str:
 
 @cache
 def find_constants(stack: str, gpu_name: str, method: str = "") -> Constants:
-    """Return a stack's constants: its own and what was published of it, the rest of all stacks."""
-    return select_constants(FITTED, find_stack(stack) or UNSEEN, gpu_name, method)
+    """Return a stack's constants: its own, and the rest of all stacks."""
+    return select_constants(FITTED, find_stack(stack), gpu_name, method)
 
 
 def select_constants(fitted: dict, stack: str, gpu_name: str, method: str) -> Constants:
     """Choose from what is as FITTED for a stack, a GPU ("matmul H100"), a method ("ZeRO-3")."""
     values = {name: about["default"] for name, about in EXPLAINED.items()} | fitted[""]
-    values |= fitted.get(stack, fitted.get(UNSEEN, {}))
-    values |= STACKS[stack]["published"] if stack in STACKS else {}
+    values |= fitted.get(stack, {})
     kinds, chosen = ("", gpu(gpu_name).kind, method), {}
     for key in sorted(values, key=lambda key: " " in key):  # the special after the plain
         name, _, kind = key.partition(" ")

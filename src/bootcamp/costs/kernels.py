@@ -23,6 +23,9 @@ KERNELS = (17, 36)  # of a layer's forward and backward, the matrix products amo
 # bytes for each number of attention's matrix beside what its products read and write, forward and
 # backward: softmax 4 and 6, dropout with a mask of 1 byte 5 and 5; unfused, mask and scale too
 MATRIX = {"softmax": (9, 11), "unfused": (13, 21)}
+# times FlashAttention-2's seconds, forward and backward: 1.3 to 1.5 and 2 for the first in Triton
+# (arXiv:2307.08691), while the third is 1.5 to 2 and 1.5 to 1.75 times as fast (arXiv:2407.08608)
+FLASH = {"fused": (1.0, 1.0), "flash 1": (1.4, 2.0), "flash 3": (0.58, 0.62)}
 # Numbers of 2 bytes that a layer reads and writes between its products for a token, forward and
 # backward: hidden times the first (which sequence parallelism alone divides among tensor ranks) and
 # the second, the MLP's inner width times the third (both divided). fused: a GPT with fused norms
@@ -86,10 +89,9 @@ class Kernels:
         """
         heads = self.plan.micro_batch * self.model.heads / self.plan.tensor
         length, width = self.model.sequence, self.model.width_of_head
-        if self.plan.attention == "fused":
-            rows = length / self.plan.context
-            forward = 4 * heads * rows * length * width / 2 / self.peak_attention
-            return Passes(forward, 2.5 * forward)
+        if slower := FLASH.get(self.plan.attention):
+            each = 2 * heads * length**2 / self.plan.context * width / self.peak_attention
+            return Passes(each * slower[0], 2.5 * each * slower[1])
         scores = self._product(length, length, width, self.peak_16_bit, heads)
         both = scores + self._product(length, width, length, self.peak_16_bit, heads)
         each = heads * length * length / self.bandwidth

@@ -106,9 +106,9 @@ def layer_bytes(model: Model, plan: Plan, kept: str | None = None, number: int =
         wide = 3 if plan.compile else 4
         return number * tokens * (4 * h / between + (model.qkv_width + h + wide * inner) / t)
     held = (4 * number + 2) * h / between + number * (4 * h + 2 * inner) / t
-    if plan.attention != "fused" and kept == "none":
-        held += (2 * number + 1) * model.heads * model.sequence / t
-    elif plan.attention == "fused":
+    if plan.attention in ("softmax", "unfused"):
+        held += (kept == "none") * (2 * number + 1) * model.heads * model.sequence / t
+    else:
         held -= 2 * h / between + h / t  # GPTs of today have no dropout, and so no masks
     return tokens * held
 

@@ -90,7 +90,7 @@ COLUMNS: dict[str, tuple[Callable, str]] = {
     "recompute": (word, "none, selective (attention), selective op (half a layer) or full; none"),
     "precision": (word, "bf16 (or fp16), fp8 or fp32; bf16"),
     "compile": (flag, "yes: compiled layers; no"),
-    "attention": (word, "fused (FlashAttention), softmax (fused softmax) or unfused; fused"),
+    "attention": (word, "fused (FlashAttention-2), flash 1, flash 3, softmax or unfused; fused"),
     "sequence_parallel": (flag, "yes: tensor ranks share what lies between their matrices; no"),
     "async_tensor": (flag, "yes: tensor collectives overlap with products in pieces; no"),
     "keep_gathered": (flag, "yes: FSDP gathers once a step (SHARD_GRAD_OP); no"),

@@ -18,7 +18,7 @@ KNOWN = {
     "recompute": RECOMPUTE,
     "precision": ("bf16", "fp8", "fp32"),
     "schedule": tuple(name for name in SCHEDULES if name != "dualpipe"),  # its step has no formula
-    "attention": ("fused", "softmax", "unfused"),
+    "attention": ("fused", "flash 1", "flash 3", "softmax", "unfused"),
     "stage": (0, 1, 2, 3),
 }
 STAGES = {"zero1": 1, "fsdp": 3, "hsdp": 3, "fsdp_tp": 3}  # of ZeRO, by script
