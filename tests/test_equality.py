@@ -11,6 +11,7 @@ from bootcamp import machine
 from bootcamp.experiments import equality
 from bootcamp.experiments.run_and_baseline import Pair
 from bootcamp.scripts import strategies
+from snippets import muon
 
 PROMISED = 1e-5  # what the course's pages promise, whatever the package allows
 NO_COMPILER = machine.find_missing_for_inductor(torch.__path__[0]) is not None
@@ -125,10 +126,14 @@ def test_baseline_has_the_same_losses_on_every_machine(optimizer, losses):
 
 
 @pytest.mark.rejects("another seed")
-def test_proof_refuses_to_compare_what_differs():
+def test_proof_refuses_to_compare_what_differs_and_muon_to_exchange_it(monkeypatch):
     sgd, adamw = (baseline(**PROOF, optimizer=optimizer) for optimizer in BOTH)
     with pytest.raises(ValueError, match="optimizer is sgd here and adamw"):
         equality.same_training(sgd, adamw)
     run = baseline(seed=1, **PROOF, optimizer="sgd")
     run.config["seed"] = 0
     assert len(equality.compare(run, sgd).failed) == 4  # samples, losses, both fingerprints
+    monkeypatch.setattr(muon.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(muon.dist, "get_world_size", lambda: 3)
+    with pytest.raises(ValueError, match="rows do not divide by 3 ranks"):
+        next(muon.exchanged([torch.zeros(63, 64), torch.zeros(64, 63)]))

@@ -41,8 +41,10 @@ def gathered(matrices):
 
 
 def exchanged(matrices):
-    """Each rank orthogonalises its share of the matrices. Their rows have to divide."""
+    """Each rank orthogonalises its share of the matrices."""
     rank, world = dist.get_rank(), dist.get_world_size()
+    if odd := [tuple(matrix.shape) for matrix in matrices if matrix.shape[0] % world]:
+        raise ValueError(f"{odd[0]}: the rows do not divide by {world} ranks; use `gathered`")
     order = sorted(range(len(matrices)), key=lambda k: k % world)  # rank 0's, rank 1's ...
     local = [matrices[k].to_local() for k in order]
     sizes = [matrix.numel() // world for matrix in matrices]

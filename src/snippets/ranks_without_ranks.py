@@ -21,9 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bootcamp.costs import plans, sharding, traffic
+from bootcamp.train import collective_counter
 from bootcamp.train.models import gpt
 
 HEADS, WIDTH, CONTEXT, BATCH = 2, 32, 16, 192
@@ -32,19 +32,6 @@ HEADS_OF_FOUR, LEFT_OUT = "two heads over four ranks", "a quarter left out of th
 MISTAKES = ("none", SUMMED, HEADS_OF_FOUR, LEFT_OUT, ALONE)
 PLAN = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
 PLAN |= {"attention.out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
-
-
-class Calls(TorchDispatchMode):
-    """List the collectives that this rank calls, in order, with their sizes."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if any(hasattr(kind, "full_tensor") for kind in types):
-            return NotImplemented  # a DTensor calls with its parts
-        if function.namespace in ("c10d", "_c10d_functional"):
-            self.made.append(
-                f"{function.__name__} {torch.utils._pytree.tree_leaves(args)[0].shape}"
-            )
-        return function(*args, **(kwargs or {}))
 
 
 def train(mistake: str) -> float:
@@ -80,13 +67,14 @@ def train(mistake: str) -> float:
 
 def attempt(mistake: str, mode) -> dict:
     """Return the loss or the error, how many calls there were, and a number that tells them."""
-    Calls.made, row = [], {"mistake": mistake}
+    tally, row = collective_counter.Tally(), {"mistake": mistake}
     try:
-        with mode, Calls():
+        with mode, tally:
             row["loss"] = train(mistake)
     except Exception as error:
         row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
-    return row | {"calls": len(Calls.made), "digest": zlib.crc32("".join(Calls.made).encode())}
+    made = str(list(tally.counts.items()))
+    return row | {"calls": tally.counts.total(), "digest": zlib.crc32(made.encode())}
 
 
 def changes(world: int) -> dict[str, str]:

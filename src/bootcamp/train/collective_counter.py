@@ -22,12 +22,13 @@ class Tally(TorchDispatchMode):
     reduce-scatter and the all-gather that can replace it. Of an all-to-all it is this rank's input.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer):
+    def __init__(self, optimizer: torch.optim.Optimizer | None = None):
         super().__init__()
         self.counts: Counter = Counter()
         self._in_optimizer = False
-        optimizer.register_step_pre_hook(lambda *_: setattr(self, "_in_optimizer", True))
-        optimizer.register_step_post_hook(lambda *_: setattr(self, "_in_optimizer", False))
+        if optimizer:
+            optimizer.register_step_pre_hook(lambda *_: setattr(self, "_in_optimizer", True))
+            optimizer.register_step_post_hook(lambda *_: setattr(self, "_in_optimizer", False))
 
     def start(self) -> None:
         self.__enter__()
@@ -35,12 +36,11 @@ class Tally(TorchDispatchMode):
     def stop(self, run_dir: Path) -> None:
         """End counting, and write ranks/<rank>.collectives.json, which records.Run reads."""
         self.__exit__(None, None, None)
-        path = run_dir / "ranks" / f"{environment.rank()}.collectives.json"
         rows = [
             {"phase": phase, "kind": kind, "nbytes": nbytes, "count": count}
             for (phase, kind, nbytes), count in sorted(self.counts.items())
         ]
-        write_json(path, {"rows": rows})
+        write_json(run_dir / "ranks" / f"{environment.rank()}.collectives.json", {"rows": rows})
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if any(hasattr(kind, "full_tensor") for kind in types):
