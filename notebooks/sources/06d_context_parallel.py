@@ -291,9 +291,9 @@ for order in ("straight", "zigzag"):
 plots.show(tensor_parallel.ring(orders))
 
 # %% [markdown]
-# A dotted box is a step in which a rank has nothing to do. In straight order rank 0 is idle after
-# the first step, but the ring goes at the pace of the slowest rank, so the causal mask saves no
-# time. In zigzag order each rank has an early piece and a late one, and all have equal work.
+# A box is filled by the share that is computed; a dotted one is a step in which a rank has nothing
+# to do. In straight order rank 0 is idle after the first step, but the ring goes at the pace of the
+# slowest rank, so the causal mask saves no time. In zigzag order all have equal work.
 
 # %%
 every_rank = [rank for ranks in orders.values() for rank in ranks]

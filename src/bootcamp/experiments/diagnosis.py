@@ -185,8 +185,7 @@ def _sends_no_gradients(pair: Pair) -> bool:
     if run.world == 1 or run.device == "cuda" or None in sent:
         return False
     numbers = 1 + sum(map(len, rank.get("noted", {}).values())) / max(1, len(run.steps))
-    alone = numbers * 2 * (run.world - 1) * MESSAGE_BYTES
-    return max(sent) < alone + 0.01 * rank["gradient_bytes"]
+    return max(sent) < numbers * 2 * (run.world - 1) * MESSAGE_BYTES + 0.01 * rank["gradient_bytes"]
 
 
 def _explain_distance(pair: Pair, moved: float) -> str:
@@ -197,8 +196,7 @@ def _explain_distance(pair: Pair, moved: float) -> str:
         return "The samples are not the baseline's, so the parameters can't be."
     if pair.parameter_distance("initial") > ROUNDING:
         return "They did not begin as the baseline's, so they can't end so."
-    measurable = pair.uses_sgd and not pair.resumed
-    share = moved / (pair.baseline_moved or math.inf) if measurable else 1.0
+    share = moved / (pair.baseline_moved or math.inf) if pair.uses_sgd and not pair.resumed else 1.0
     if share > 1.25:
         return (
             f"They went {share:.1f} times as far as the baseline's: the gradients or the learning "
@@ -210,6 +208,8 @@ def _explain_distance(pair: Pair, moved: float) -> str:
             "rate are too small. Is a part left out, a mean used where a sum is meant, or are "
             "gradients clipped before they are averaged?"
         )
+    if pair.wrong_steps[:1] == [0]:
+        return "Losses differ before the first update, so the updates do too: look there first."
     adam = not pair.uses_sgd and not pair.resumed and not pair.wrong_steps
     if adam and pair.parameter_distance("final") <= 5 * ROUNDING:  # a key's bias has nothing else
         return (
