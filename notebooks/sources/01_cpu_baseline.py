@@ -10,7 +10,7 @@
 # ## The question
 #
 # What does one training step do, what does it cost, and how would you notice that it is wrong?
-# Every later lesson is held against the answers.
+# Every later lesson is measured against the answers.
 #
 # ## The idea
 #

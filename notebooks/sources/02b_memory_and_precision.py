@@ -308,8 +308,8 @@ for way in ("inputs kept", "products kept", "step in backward"):
 # state of the random generator. What it cannot undo is a forward pass that changes something: a
 # BatchNorm in a checkpointed block updates its running means twice in each step.
 #
-# Mixed precision rounds, so it is not the same training to 1e-5. How far off is it, and how far is
-# the StripedLSTM of lesson 13b in fp16, with a proof that allows more? (On a CPU oneDNN computes
+# Mixed precision rounds, so it is not the same training to 1e-5. How far off is it? And the
+# StripedLSTM of lesson 13b in fp16, with a larger tolerance? (On a CPU oneDNN computes
 # LSTMs, in fp16 only with AVX512-FP16: elsewhere it "could not create a primitive descriptor". So
 # PyTorch's own LSTM takes its place.)
 
@@ -327,8 +327,8 @@ for optimizer, allowed in (("sgd", 1e-3), ("adamw", 2e-2)):
 Table(rows, "StripedLSTM, fp16: off by; parameters as a share of the way that they moved")
 
 # %% [markdown]
-# AdamW enlarges rounding: where a gradient is hardly more than that, its step has full length all
-# the same.
+# AdamW amplifies rounding: where a gradient is little more than that, its step still has full
+# length.
 #
 # A long training drifts further, as two runs with different seeds do. For a real model the question
 # is whether the held-out loss is as good at the end.
