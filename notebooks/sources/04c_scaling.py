@@ -319,8 +319,7 @@ exercise.check("ranks_for_speed_up", ranks_for_speed_up)
 # **Do not** when a rank computes for a shorter time than the averaging takes: a small model, a
 # small share of the batch, a slow network. Accumulate gradients, or stay with fewer devices.
 #
-# **To compare runs of your own:** `runs.table(*runs.all_runs()[-5:])` shows your last five runs,
-# and `plots.scaling` draws the speed-up of those that you give it.
+# **To compare runs of your own:** `plots.scaling` draws their speed-up.
 #
 # ## Sources
 #
