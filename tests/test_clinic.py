@@ -155,6 +155,9 @@ def test_fixes_of_curves_that_look_right_train_as_one_rank(file, ranks, broken, 
     if file == "policy_of_the_root":  # 2,112 numbers, twice a step, in two bytes
         assert fixed["gathered"] == 20 * 2 * 2112 * 2
     if file == "expert_without_rows":  # it trains right until it hangs, in step 7 or 3
+        said, line = str(broken[0][file, ranks]), "is in line 46: loss.backward()"
+        assert ("the ranks diverge at collective #" in said, said.count(line)) == (True, ranks)
+        assert "_observe.py" not in said
         printed = re.findall(r"loss is (\S+)", broken[1][file, ranks])
         assert printed == [f"{loss:.3f}" for loss in fixed["losses"]][: {2: 7, 4: 3}[ranks]]
 

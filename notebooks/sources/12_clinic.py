@@ -514,7 +514,7 @@ print(exercise.check("clinic_policy_of_the_root"))
 # %% [markdown]
 # #### `expert_without_rows`: the eighth step
 #
-# Its curve is right until it stands still. The stacks show two collectives: which ones?
+# Its curve is right until it stands still. One line, two collectives: which ones?
 
 # %%
 patient("clinic_expert_without_rows", answer=None)

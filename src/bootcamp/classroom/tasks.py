@@ -81,7 +81,8 @@ def describe_failure(error: dict, script: Path) -> str:
         text = errors.last_lines(error["traceback"] or error["message"])
         lines = _lines_in_script(script, error["traceback"])
         return f"{text}\nThis was rank {error['rank']}, in {lines[-1]}" if lines else text
-    text = [error["message"].partition(". ")[0]]
+    hangs, _, why = error["message"].partition(". ")
+    text = [hangs, *filter(None, [why.rpartition(". If a step")[0]])]
     for stack in re.split(r"^(?=rank \d)", error["traceback"], flags=re.M)[1:]:
         call = re.search(r" in (\w+)$", stack, flags=re.M)
         inside = f"in {call[1]} of a library, " if call else ""

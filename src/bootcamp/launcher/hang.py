@@ -87,7 +87,7 @@ def _read_answers(folder: Path, alive: set[int]) -> dict[int, standstill.Rank]:
     stacks = {int(path.stem) for path in (folder / "ranks").glob("*.stack")}
     ranks = {}
     for number in sorted({*range(_count_ranks(folder)), *stacks, *dumps, *endings}):
-        stack = flight_recorder.read_stack(folder, number)
+        stack = standstill.read_stack(folder, number)
         ranks[number] = standstill.read_rank(dumps.get(number), stack, endings.get(number))
     return ranks
 

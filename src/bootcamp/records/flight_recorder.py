@@ -76,8 +76,7 @@ def _write(raised: str | None = None) -> None:
     because the others were ended. Fails in silence: the run's own error must be the first.
     """
     with contextlib.suppress(Exception):
-        about = {"rank": _rank["rank"], "host": socket.gethostname(), "raised": raised}
-        dump = about | _dump()
+        dump = {"rank": _rank["rank"], "host": socket.gethostname(), "raised": raised} | _dump()
         newest = max((entry["record_id"] for entry in dump["entries"]), default=None)
         if raised and newest == _rank.get("newest"):
             return
@@ -127,11 +126,3 @@ def read(run_dir: Path | str) -> dict[int, dict]:
 
 def path_of(run_dir: Path, rank: int) -> Path:
     return run_dir / FOLDER / f"rank_{rank}"
-
-
-def read_stack(run_dir: Path, rank: int) -> str:
-    """Read the frames of a rank's main thread when it was last asked, the innermost first."""
-    path = run_dir / "ranks" / f"{rank}.stack"
-    text = path.read_text(errors="replace") if path.exists() else ""
-    own = text.rpartition("most recent call first")[2]
-    return "\n".join([line for line in own.splitlines()[1:] if line.startswith("  File")][:12])

@@ -15,7 +15,7 @@ from pathlib import Path
 from bootcamp import units
 from bootcamp.table import Table
 
-LIBRARY = re.compile(r"site-packages/|lib/python3|/src/bootcamp/|^<")  # not the reader's script
+LIBRARY = re.compile(r"site-packages/|lib/python3|/src/bootcamp/|^<|/_observe\.py")  # no script
 FAILED_COLLECTIVE = re.compile(r"gloo|nccl|Dist(Backend|Network)Error", re.I)
 PLACE_IN_GLOO = re.compile(r"\[/[^]]*\] ?")
 Group = tuple[str, tuple[int, ...]]  # the name of a process group, and its ranks
@@ -80,6 +80,16 @@ class Rank:
     def current_line(self) -> str:
         """The line of the script that it is in, such as "train.py:42 in step"; empty if unknown."""
         return _find_script_line(re.findall(r'File "(.+)", line (\d+) in (.+)', self.stack))
+
+
+def read_stack(run_dir: Path, rank: int) -> str:
+    """Read the innermost frames of a rank's main thread when it was last asked, to the script's."""
+    path = run_dir / "ranks" / f"{rank}.stack"
+    text = path.read_text(errors="replace") if path.exists() else ""
+    own = text.rpartition("most recent call first")[2]
+    frames = [line for line in own.splitlines()[1:] if line.startswith("  File")]
+    mine = next((k for k, frame in enumerate(frames) if not LIBRARY.search(frame)), 0)
+    return "\n".join(frames[:12] + frames[max(12, mine) : mine + 1])
 
 
 def read_rank(dump: dict | None, stack: str, ending: str | None) -> Rank:
