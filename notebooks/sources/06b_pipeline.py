@@ -174,9 +174,9 @@ script_diff("pp")
 # - All ranks draw the *same* batch: `data.Batches(args, 0, 1)`. Only the first stage reads the
 #   inputs, only the last one the targets.
 # - `schedule.step` runs all forward and backward passes of the step in the schedule's order, sends
-#   and receives, and divides the gradients by the number of micro-batches.
-#   That is a mean of means (lesson 02b), wrong where padding leaves micro-batches different numbers
-#   of tokens; *Prove it* has the remedy.
+#   and receives, and divides the gradients by the number of micro-batches. That is a mean of
+#   means (lesson 02b), wrong where padding leaves micro-batches different numbers of tokens; *Prove
+#   it* has the remedy. (`schedule.eval` runs the forward passes alone, for validation.)
 # - Nothing averages gradients: each rank has different parameters. For the same reason a gradient
 #   norm for clipping has to sum squares over all stages: `clip_grad_norm_` sees its rank's.
 # - Only the rank with the last stage has losses. The all-reduce passes their mean on, for the
@@ -475,9 +475,6 @@ except LaunchError as error:
     print(error)
 else:
     raise AssertionError("1F1B ran with fewer micro-batches than ranks")
-
-# %% [markdown]
-# GPipe would run, even with one micro-batch: that is the plain cut of the first picture.
 
 # %% [markdown]
 # ## Exercises

@@ -72,6 +72,8 @@ plots.show(tensor_parallel.column_then_row())
 # matrix, which is split by rows: one sum again. So the number of heads must be a multiple of the
 # number of ranks. With **grouped-query attention** several query heads share one key-value head,
 # and the number of *those* is the limit: 8 in Llama 3. More ranks would need copies of them.
+# (DeepSeek-V3 makes keys and values from one latent, which has no heads: every rank holds it,
+# arXiv:2412.19437.)
 #
 # The backward pass mirrors this. The gradient of a sum goes to all its parts unchanged, so there is
 # nothing to send at the end of the pair. But at its *beginning* all ranks read the same `x`, and
@@ -497,7 +499,6 @@ print(exercise.check("split_the_blocks"))
 #   its result. *Async tensor parallelism* (PyTorch's symmetric memory, under `torch.compile`) cuts
 #   the product into pieces and sends one while the next is computed; it hides a part.
 # - the link is a network between hosts, or the width for each rank is small.
-# - the number of heads is not a multiple of the number of ranks.
 #
 # Add **sequence parallelism** where a reduce-scatter and an all-gather together send no more than
 # an all-reduce, as with NCCL: less memory for the same traffic. When one text does not fit,
