@@ -82,19 +82,23 @@ def ask_all() -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("then", RECORDED, ids=lambda row: row["tool"])
-def test_parser_reads_the_plan_and_refuses_wrong_names(then):
+def test_parser_reads_the_plans_and_refuses_what_is_wrong(then):
     """The tool's own, of the version that is installed; the recorded answer where none is."""
     snippet = runpy.run_path(str(excerpts.SNIPPETS / "one_plan.py"))
-    plan, (_, as_text, _, name) = snippet["EXAMPLE"], snippet["TOOLS"][then["tool"]]
-    row, accepts = ask_all()[then["tool"]], then["tool"].lower() in ("deepspeed", "accelerate")
-    is_here = launch.available(then["tool"].lower()) if accepts else then["tool"] == "PyTorch"
-    assert row["where"] == "here" or not is_here
-    assert row["text"] == as_text(plan), "record it anew"
-    assert row["understood"] == {key: getattr(plan, key) for key in row["understood"]}
+    plan, (package, as_text, *_) = snippet["EXAMPLE"], snippet["TOOLS"][then["tool"]]
+    row, tools_of_others = ask_all()[then["tool"]], ("torchtitan", "megatron-core")
+    assert row["where"] == "here" or package in tools_of_others or not launch.available(package)
     assert {"data", "tensor", "stage", "precision"} <= set(row["understood"])
-    assert {*row["refusals"], *row["swallowed"]} == set(re.findall(name, row["text"]))
-    assert row["swallowed"] == then["swallowed"]
-    assert row["accepted"] == len(row["swallowed"]) == 5 * accepts
+    for axis, each in {"": plan, **snippet["vary"](plan)}.items():
+        read = row["more"][axis] if axis else row | {"words": row["text"]}
+        if "understood" in read:
+            assert read["words"] in as_text(each), "record it anew"
+            assert read["understood"] == {key: getattr(each, key) for key in read["understood"]}
+        else:
+            pytest.raises(LookupError, as_text, each).match(re.escape(read["words"]))
+    for kind in ("wrong names", "wrong values"):
+        now, before = ([isinstance(a, dict) and a for a in r[kind].values()] for r in (row, then))
+        assert dict(zip(row[kind], now, strict=True)) == dict(zip(then[kind], before, strict=True))
 
 
 def test_plan_in_pytorchs_words_trains_what_the_baseline_trains():

@@ -289,10 +289,12 @@ src/snippets/streaming_data.py: tests/test_lesson_helpers.py -k stream
 src/snippets/context_parallel.py: notebooks/06d_context_parallel.ipynb
 - dist.reduce_scatter(own, list(d_parts.contiguous()))
 + own.copy_(d_parts[rank])
-# DeepSpeed's JSON has the tensor axis where the data's is meant
-src/snippets/one_plan.py: tests/test_known_programs.py -k "parser and DeepSpeed"
-- "tensor_parallel": {"autotp_size": plan.tensor},
-+ "tensor_parallel": {"autotp_size": plan.data},
+# PyTorch's lines have as many shards as replicas are meant, and the other way round
+src/snippets/one_plan.py: tests/test_known_programs.py -k "parser and PyTorch"
+-     sizes = {"pipeline": plan.pipeline, "replicate": plan.data // plan.shard}
+-     sizes |= {"data": plan.shard * plan.context, "tensor": plan.tensor}
++     sizes = {"pipeline": plan.pipeline, "replicate": plan.shard}
++     sizes |= {"data": plan.data // plan.shard * plan.context, "tensor": plan.tensor}
 # Lightning is told of one host where there are two
 src/_train_lightning.py: tests/test_equality.py -k "lightning and hosts and sgd"
 - num_nodes=environment.world_size() // environment.local_world_size(),

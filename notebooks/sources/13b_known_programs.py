@@ -195,32 +195,40 @@ sharding_tables.list_proofs(proofs)
 #
 # A plan (lesson 10) for 32 ranks: weights sharded over 8, each layer's matrices over 4, bfloat16,
 # blocks recomputed. `python src/snippets/one_plan.py --data 8 --tensor 4` writes it for five tools
-# and has each tool's **own parser** read it. Then it leaves out each name's last letter in turn.
+# and has each tool's **own parser** read it. Then each name loses its last letter in turn, and each
+# value is made wrong: 7 for a number, a word without its last letter.
 
 # %%
 plans = known_programs.read_plan()
 print(*(f"{tool} {row['version']}\n{row['text']}\n" for tool, row in plans.items()), sep="\n")
 guess_typos = predict(
     "known_typos",
-    "Accelerate's YAML has ten names. How many can be misspelled without an error?",
-    unit="names",
+    "torchtitan 0.2 refuses each misspelled name. How many of "
+    f"{plans['torchtitan 0.2']['values']} wrong values does it accept?",
+    unit="values",
 )
 guess_typos
 
 # %%
-columns = ("tool", "where", "names", "accepted", "then it takes")
-rows = [{name: row[name] for name in columns} for row in plans.values()]
-display(Table(rows, "Each name misspelled in turn, as the tool's own parser reads it"))
-display(guess_typos.score(plans["Accelerate"]["accepted"], within=0))
+columns = ("tool", "where", "names", "names accepted", "values", "values accepted")
+rows = [{name: row[name] for name in (*columns, "taken as")} for row in plans.values()]
+says = [
+    {"plan": axis, "tool": tool, "its word": row["more"][axis]["words"]}
+    for axis in plans["PyTorch"]["more"]
+    for tool, row in plans.items()
+]
+display(Table(rows, "Each name and value made wrong in turn, as the tool reads it without a model"))
+display(guess_typos.score(plans["torchtitan 0.2"]["values accepted"], within=0))
+display(Table(says, "The same ranks with other axes: the last line that a tool is told"))
 
 # %% [markdown]
 # - **What is missing** stands elsewhere: batches in your loop (PyTorch, Accelerate), recomputation
 #   in Python (DeepSpeed; torchtitan 0.3, which reads no TOML any more).
-# - **Batches.** The others count samples: a rank's at a time, and all of a step. DeepSpeed takes
-#   the number of micro-batches too, and refuses a product that is not the batch.
-# - **Swallowed.** DeepSpeed looks for the outer names that it knows, and skips others. Accelerate
-#   checks outer names alone; without `parallelism_config_` before it, `tp_size` is skipped too. So
-#   ask a tool what it **understood**, not whether it complained.
+# - **Batches.** The others count samples: a rank's at a time, and all of a step. DeepSpeed is told
+#   micro-batches: its own product takes tensor ranks for data.
+# - **Swallowed names.** DeepSpeed skips outer names that it does not know, Accelerate FSDP's.
+# - **Swallowed values.** PyTorch makes a mesh of 28 of the 32 ranks. torchtitan looks at words when
+#   it builds the model. So ask a tool what it **understood**, not whether it complained.
 #
 # PyTorch's lines run here, in float32: the same training on 2 x 2 ranks?
 
