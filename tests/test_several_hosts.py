@@ -21,8 +21,15 @@ WHY_NOT = simulated_hosts.why_not()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
 TORCHRUN = {"hosts": 2, "start": "torchrun", "model": "mlp"}
 QUICK = {"rdzv_conf": "last_call_timeout=1,keep_alive_interval=1"}  # a rendezvous waits less
+# the launcher looks for torchrun's ranks four times a second: a warm one may have ended before that
+SEEN = """
+import json, os, pathlib, time
+seen = pathlib.Path(os.environ["BOOTCAMP_RUN"], "hosts.json")
+while not seen.exists() or len(json.loads(seen.read_text())["ranks"]) < dist.get_world_size():
+    time.sleep(0.01)
+"""
 SAYS = """
-import json, os, pathlib, socket
+import socket
 lines, here = [], os.readlink("/proc/self/ns/net")
 for process in pathlib.Path("/proc").glob("[0-9]*"):
     try:
@@ -50,7 +57,7 @@ def test_torchrun_lines_that_are_shown_are_run_and_train_what_the_baseline_train
     ranks, optimizer, alike, capsys
 ):
     flags = {"steps": 3, "global_batch": 12, "optimizer": optimizer}
-    script = variant("ddp", "says_its_torchrun", {"run.finish()": f"run.finish(){SAYS}"})
+    script = variant("ddp", "says_its_torchrun", {"run.finish()": f"{SEEN}run.finish(){SAYS}"})
     options = Options(torchrun=None if alike else {1: {"monitor_interval": 0.2}})
     with warm.workers():
         run = launch.launch(script, ranks, **TORCHRUN, options=options, **flags)
@@ -75,9 +82,10 @@ def test_torchrun_lines_that_are_shown_are_run_and_train_what_the_baseline_train
     assert run.config["hosts"] == 2
 
 
-RAISES = """
+RAISES = f"""
 import torch.distributed as dist, torch
 dist.init_process_group()
+{SEEN}
 if dist.get_rank() == dist.get_world_size() - 1:
     raise RuntimeError("one rank has had enough")
 dist.all_reduce(torch.ones(1))

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from bootcamp import launch, machine, run_command
-from bootcamp.experiments.replay import replay
+from bootcamp.experiments.replay import hide_own_folders, replay
 from bootcamp.paths import LOGS, REFERENCE, SRC
 from bootcamp.records.measurement import Measurement
 from bootcamp.serving import (
@@ -310,7 +311,8 @@ def publish_broken_version(server, asked: Asked, requests: int) -> Load:
         try:
             server.switch(number)
         except protocol.Refused as refused:
-            print(f"refused: {str(refused).splitlines()[0][:150]}")
+            said = hide_own_folders(str(refused).splitlines()[0])
+            print(f"refused: {textwrap.shorten(said, 150, placeholder=' ...')}")
 
     try:
         return _load_and_act(server, asked, requests, switch)
