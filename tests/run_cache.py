@@ -15,6 +15,7 @@ import json
 import os
 import queue
 import shutil
+import sys
 import threading
 import time
 from contextvars import ContextVar
@@ -88,6 +89,7 @@ class CachedRuns(connection.Connection):
 
     counted_in: Path | str
     requests = 0  # of this process, live ranks and commands among them
+    python = sys.executable  # of a notebook's commands: warm_kernel.py has a warm one
 
     def __init__(self):
         super().__init__()
@@ -96,6 +98,8 @@ class CachedRuns(connection.Connection):
     def request(self, run: RunRequest) -> queue.SimpleQueue:
         """As Connection.request."""
         CachedRuns.requests += 1
+        if run.start == "command" and run.agents[0].argv[0] == sys.executable:
+            run.agents[0].argv[0] = self.python
         cache, folder = os.environ.get(VARIABLE), Path(run.run)
         key = _key(run, folder) if cache else None
         if key is None or (key in _launched_here and not _may_repeat.get()):

@@ -297,25 +297,21 @@ def test_loader_and_generators_go_on_where_they_were(tmp_path):
 
 
 SYNCED = "with open(beside, 'wb') as f: torch.save(state, f); f.flush(); os.fsync(f.fileno())"
-WRONG = {  # what the checker answers: a way to save
-    "straight to the checkpoint's place": ["torch.save(state, path)"],
-    "nothing was synced before the rename": [
-        "beside = path.with_suffix('.new')",
-        "torch.save(state, beside)",
-        "os.replace(beside, path)",
-    ],
-    "os.replace needs no free place": [
-        "beside = path.with_suffix('.new')",
-        SYNCED,
-        "path.unlink(missing_ok=True)",
-        "os.rename(beside, path)",
-    ],
-    "write it beside its place": [
-        "beside = Path(tempfile.mkstemp()[1])",
-        SYNCED,
-        "os.replace(beside, path)",
-    ],
+ELSEWHERE = f"beside = Path(tempfile.mkstemp()[1])\n    {SYNCED}"
+WRONG = {  # what the checker answers: how a function saves
+    "straight to the checkpoint's place": "torch.save(state, path)",
+    "nothing was synced before the rename": "torch.save(state, beside); os.replace(beside, path)",
+    "os.replace needs no free place": f"{SYNCED}; path.unlink(True); os.rename(beside, path)",
+    "write it beside its place": f"{ELSEWHERE}; os.replace(beside, path)",
 }
+SAVE = """import os, tempfile
+from pathlib import Path
+
+import torch
+
+def save(state, path):
+    beside = path.with_suffix(".new")
+    """
 
 
 @pytest.mark.solves("save_for_good")
@@ -326,11 +322,7 @@ def test_exercise_accepts_its_solution_and_names_what_a_way_to_save_gets_wrong(
     path, task = tmp_path / "mine.py", exercise.find("save_for_good")
     assert exercise.try_out(task, task.solution_path()).solved
     monkeypatch.setattr(training_scripts, "KILLS", 2)
-    imports = "import os, tempfile\nfrom pathlib import Path\n\nimport torch\n\n"
-    texts = {
-        says: "\n    ".join([f"{imports}def save(state, path):", *lines])
-        for says, lines in WRONG.items()
-    }
+    texts = {says: SAVE + lines for says, lines in WRONG.items()}
     for says, text in {task.hint: task.starting_point(), **texts}.items():
         path.write_text(text)
         result = exercise.try_out(task, path)

@@ -14,6 +14,7 @@ from ipykernel import kernelapp
 run_cache.install(os.environ[run_cache.VARIABLE])
 if warm.VARIABLE in os.environ:
     run_cache.CachedRuns.command = warm.supervisor()
+    run_cache.CachedRuns.python = warm.python()
     os.environ.pop("JPY_PARENT_PID", None)  # its parent is another; who ends the shim ends it
 sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # a kernel's Python has none first
 sys.argv[0] = kernelapp.__file__
