@@ -40,8 +40,7 @@ def find_constants(stack: str, gpu_name: str, method: str = "") -> Constants:
 
 def select_constants(fitted: dict, stack: str, gpu_name: str, method: str) -> Constants:
     """Choose from what is as FITTED for a stack, a GPU ("matmul H100"), a method ("ZeRO-3")."""
-    values = {name: about["default"] for name, about in EXPLAINED.items()} | fitted[""]
-    values |= fitted.get(stack, {})
+    values = {n: a["default"] for n, a in EXPLAINED.items()} | fitted[""] | fitted.get(stack, {})
     kinds, chosen = ("", gpu(gpu_name).kind, method), {}
     for key in sorted(values, key=lambda key: " " in key):  # the special after the plain
         name, _, kind = key.partition(" ")

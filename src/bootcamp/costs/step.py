@@ -19,6 +19,7 @@ from bootcamp.costs.plans import Plan
 from bootcamp.costs.sharding import Group, split_by_link
 
 BACKWARD_LAUNCHES = 1.8  # times as long as the forward's: autograd launches about twice the kernels
+CONTENTION = 0.3  # seconds of products that a second on a host's bus takes: multiprocessors, memory
 ADAM = 30  # bytes for each parameter: four float32 read, three written, the 16 bit copy written
 IN_HOST, BETWEEN_HOSTS = 30e-6, 15e-6  # seconds: of a call, and of each doubling of the hosts
 HALF_SPEED_BATCH = 8  # micro-batch at which a GPU reaches half of its speed in convolutions
@@ -105,7 +106,7 @@ class Step:
 
     def _beside(self, compute: float, sending: float, sent: float) -> float:
         """Seconds of products beside a collective that sends so many bytes."""
-        slower = min(sending, self.constants.contention * sent / self.cluster.gpu.bus)
+        slower = min(sending, CONTENTION * sent / self.cluster.gpu.bus)
         return side_by_side(compute + slower, sending)
 
     def _state_seconds(self, calls: list, numbers: float, of_experts: float = 0.0) -> list[float]:
