@@ -65,11 +65,10 @@ def trials():
 @pytest.mark.solves(*(case.name for case in CASES.values()))
 @pytest.mark.parametrize("case", HERE.values(), ids=lambda case: case.file)
 def test_broken_scripts_are_rejected_and_fixed_ones_accepted(case, broken, trials):
-    for (file, _), answer in broken[0].items():
-        if file == case.file:
-            assert not answer.solved
-            assert "Seen: " in str(answer)
-            assert case.hint in str(answer)
+    for answer in [answer for (file, _), answer in broken[0].items() if file == case.file]:
+        assert not answer.solved
+        assert "Seen: " in str(answer)
+        assert case.hint in str(answer)
     assert case.judge(trials[case.file])
 
 
@@ -215,6 +214,8 @@ def splitting(*read, held_out=tuple(range(8))):
 
 FIRST, LAST = list(range(8, 20)), list(range(20, 32))
 EVENS, ODDS = list(range(0, 32, 2)), list(range(1, 32, 2))
+TURNED = [EVENS, EVENS[::-1], EVENS[1:] + EVENS[:1]]
+SHARED_GPU = setting("gpus", [0, 1], [0, 1], [4, 5], [0, 1])
 SHIFTED = shifting("parameters", 1)
 BOTH = shifting("parameters", 0, 1)
 GATHER_ON_RANK_0 = {  # the right call, under the condition
@@ -257,7 +258,7 @@ MISTAKES = [
     ("same_order", setting("seen", [EVENS] * 3, [ODDS] * 3), "the epoch that it was told"),
     (
         "same_order",
-        setting("seen", [EVENS, EVENS[::-1], EVENS[1:] + EVENS[:1]], [ODDS] * 3),
+        setting("seen", TURNED, [ODDS] * 3),
         "Shuffle before the samples are shared out",
     ),
     ("moved_on_rank_0", setting("parameters", [0.1] * 161, []), "has a shape and no numbers"),
@@ -291,11 +292,7 @@ MISTAKES = [
     ("deepspeed_copied", setting("seen", [list(range(32))] * 2), "this loader needs"),
     ("deepspeed_copied", setting("seen", [EVENS, EVENS], [EVENS, EVENS]), "another place for each"),
     ("deepspeed_copied", SHIFTED, "model.backward and model.step must stay"),
-    (
-        "net_of_gpus",
-        setting("gpus", [0, 1], [0, 1], [4, 5], [0, 1]),
-        "Which number counts a host's ranks?",
-    ),
+    ("net_of_gpus", SHARED_GPU, "Which number counts a host's ranks?"),
     ("net_of_gpus", setting("gpus", [0, 0], [0, 0], [1, 1], [2, 2]), "The cut has to stay"),
     ("spawned_per_machine", setting("totals", [10, 10, 10, 10]), "where it is called"),
     ("spawned_per_machine", setting("totals", [3, 3, 0, 0], [0, 0, 7, 7]), "not met the other"),
@@ -378,16 +375,11 @@ def test_mistakes_are_answered(file, mistake, says, trials, tmp_path):
     assert says in f"{wrong.value.expected} {wrong.value.seen} {wrong.value.meaning}"
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ([2.0, 0.9, 0.4], [2.0, 1.0, 0.6]),  # the smallest decides, or a broadcast
-        ([2.0, 0.9, 0.4, 0.3], [2.0, 1.0, 0.6, 0.4]),
-    ],
-)
-def test_ranks_may_stop_by_any_of_their_losses(first, second, trials):
-    seen = copy.deepcopy(trials["own_loss"])
-    stopping(len(first) - 1, losses=[first, second])(seen)
+@pytest.mark.parametrize("more", [[], [[0.3, 0.4]]])
+def test_ranks_may_stop_by_any_of_their_losses(more, trials):
+    """The smallest decides, or a broadcast; then the largest."""
+    seen, losses = copy.deepcopy(trials["own_loss"]), [[2.0, 2.0], [0.9, 1.0], [0.4, 0.6], *more]
+    stopping(len(losses) - 1, losses=[*zip(*losses, strict=True)])(seen)
     assert "by a loss that is small enough" in clinic_judges.judge_common_stop(seen)
 
 
