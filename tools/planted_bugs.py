@@ -291,10 +291,8 @@ src/snippets/context_parallel.py: notebooks/06d_context_parallel.ipynb
 + own.copy_(d_parts[rank])
 # PyTorch's lines have as many shards as replicas are meant, and the other way round
 src/snippets/one_plan.py: tests/test_known_programs.py -k "parser and PyTorch"
--     sizes = {"pipeline": plan.pipeline, "replicate": plan.data // plan.shard}
--     sizes |= {"data": plan.shard * plan.context, "tensor": plan.tensor}
-+     sizes = {"pipeline": plan.pipeline, "replicate": plan.shard}
-+     sizes |= {"data": plan.data // plan.shard * plan.context, "tensor": plan.tensor}
+- replicas, shards = plan.data // plan.shard, plan.shard * plan.context
++ shards, replicas = plan.data // plan.shard, plan.shard * plan.context
 # Lightning is told of one host where there are two
 src/_train_lightning.py: tests/test_equality.py -k "lightning and hosts and sgd"
 - num_nodes=environment.world_size() // environment.local_world_size(),

@@ -58,9 +58,10 @@ def as_pytorch(plan: Plan) -> str:
 
     With a pipeline, model has this rank's blocks, and parts are all stages.
     """
-    sizes = {"pipeline": plan.pipeline, "replicate": plan.data // plan.shard}
-    sizes |= {"data": plan.shard * plan.context, "tensor": plan.tensor}
-    axes = {name: size for name, size in sizes.items() if size > 1 or name in ("data", "tensor")}
+    replicas, shards = plan.data // plan.shard, plan.shard * plan.context
+    axes = {"pipeline": plan.pipeline, "replicate": replicas}
+    axes = {name: size for name, size in axes.items() if size > 1}
+    axes |= {"data": shards, "tensor": plan.tensor}
     lines = [
         "from functools import partial",
         "from torch.distributed.fsdp import MixedPrecisionPolicy",
