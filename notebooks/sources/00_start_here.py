@@ -210,9 +210,9 @@ runs.table(*ended_well[-3:])
 # ## Prove it
 #
 # The loss of two ranks fell. Is it the *same* training as in one process? That is the promise of
-# this course: a strategy may change speed and memory, never the result. The proof compares all that
-# was recorded: which samples each rank trained on, every loss, and a **fingerprint** of the
-# parameters, a few numbers that change when any parameter does.
+# this course: a strategy may change speed and memory; one that changes the result is named as such.
+# The proof compares all that was recorded: which samples each rank trained on, every loss, and a
+# **fingerprint** of the parameters, a few numbers that change when any parameter does.
 
 # %%
 from bootcamp import check

@@ -130,12 +130,12 @@ print(f"The first loss here: {base.losses[0]:.2f}; -ln(1/256) = {math.log(256):.
 
 # %% [markdown]
 # An untrained model gives each of the 256 bytes about the same probability, 1/256, and the loss is
-# about -ln(1/256) = 5.545. Here it is a little more, and that too can be calculated. The scores of
-# the 256 bytes are not equal: weights of standard deviation 0.0693 over 64 normalised numbers
-# spread them by *s* = 0.0693·√64 = 0.55, and a softmax over scores spread like this costs *s*²/2 =
-# 0.15 more: 5.70 in all. (GPT-2's weights, 0.02 over 768 numbers, give the same spread: ln 50,257 +
-# 0.15 = 10.98.) A first loss far from that points at a mistake: wrong targets, a wrong reduction, a
-# bad initialisation.
+# about -ln(1/256) = 5.545. Here it is a little more, and that too can be calculated. The scores
+# (**logits**) of the 256 bytes differ: weights of standard deviation 0.0693 over 64 normalised
+# numbers spread them by *s* = 0.0693·√64 = 0.55, and a softmax over scores spread like this costs
+# *s*²/2 = 0.15 more: 5.70 in all. (GPT-2's weights, 0.02 over 768 numbers, give the same spread: ln
+# 50,257 + 0.15 = 10.98.) A first loss far from that points at a mistake: wrong targets, a wrong
+# reduction, a bad initialisation.
 
 # %%
 from bootcamp import claim
@@ -243,8 +243,9 @@ claim.equal(
 )
 
 # %% [markdown]
-# Activations are most of it, since the model is tiny and the batch is not. With a large model the
-# state dominates. (The process's peak also contains Python and PyTorch's own libraries.)
+# Activations are most of it, since the model is tiny and the batch is not. The state dominates
+# below about 3·width tokens a step. (The process's peak also contains Python and PyTorch's own
+# libraries.)
 #
 # ## Prove it
 #
@@ -315,7 +316,7 @@ claim.larger(
 # **Clipping** scales down a gradient that is longer than a limit: after `backward()`, before
 # `step()`. A **schedule** changes the learning rate after each optimizer step: a ramp while AdamW's
 # means know little, then a decay. It counts steps, so it belongs in the checkpoint. This loop
-# trains 256 samples twenty times: at once; saved half-way and resumed; and resumed without the
+# trains 256 samples twenty times: at once; saved half-way and resumed; and resumed with a new
 # schedule.
 
 # %%
@@ -333,15 +334,15 @@ assert resumed["losses"] != forgotten["losses"], "the schedule made no differenc
 faster_step.loop_table(at_once, resumed, forgotten)
 
 # %% [markdown]
-# Without its schedule the resumed training ramps up again, to the full rate, where it should decay.
-# The **held-out loss**, on text that is never trained on, says what was learnt about text: keep the
+# With a new schedule the resumed run ramps up again, to the full rate, where it should decay. The
+# **held-out loss**, on text that is never trained on, says what was learnt about text: keep the
 # checkpoint with the lowest.
 
 # %%
 held_out = list(at_once["held_out"].values())
 claim.larger(
     "baseline_held_out",
-    "The training loss falls to the end, and the held-out loss ends at twice its lowest or higher.",
+    "The held-out loss ends at twice its lowest or higher.",
     held_out[-1],
     min(held_out),
     by=2,

@@ -48,13 +48,17 @@ plots.show(single_device.queue())
 # there.
 
 # %%
-from bootcamp_lessons.excerpts import SNIPPETS
+from IPython.display import display
 
-print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
+from bootcamp_lessons.excerpts import SNIPPETS, piece
+
+timed = SNIPPETS / "time_on_device.py"
+display(piece(timed, "began = time.perf_counter()\ntotal", "print"))
+print(run_command(["python", str(timed)]))
 
 # %% [markdown]
-# On a GPU they differ. A step of GPT-2 small, as `make gpu-record` has measured it on a GPU, or, if
-# none has been recorded yet, as the planner of lesson 10 expects it:
+# On a GPU they differ. A step of GPT-2 small, measured or, as the caption says, expected by the
+# planner of lesson 10:
 
 # %%
 from bootcamp_lessons import one_device
@@ -231,7 +235,7 @@ claim.faster(
     lambda: one_device.adamw_seconds(fused=True),
     lambda: one_device.adamw_seconds(fused=False),
     names=("fused", "not fused"),
-    supported="The arithmetic is the same, what is saved is passes over memory, and calls.",
+    supported="The arithmetic is the same; passes over memory and calls are saved.",
     otherwise="Where the state fits into a cache, or memory is busy, passes may cost the same.",
 )
 

@@ -23,12 +23,12 @@ from bootcamp_lessons import one_device
 one_device.training_memory()
 
 # %% [markdown]
-# A training has to leave a tenth of the memory free here, for what libraries and the allocator
-# need. These models have 256 outputs: with GPT-2's 50,257 tokens, the scores of 16 samples and
-# their gradients take 2 × 16 × 1,024 × 50,257 × 4 bytes more, 6.6 GB; losses that are computed in
-# chunks never have them all.
+# A run has to leave a tenth of the memory free here, for what libraries and the allocator need.
+# These models have 256 outputs: with GPT-2's 50,257 tokens, the scores of 16 samples and their
+# gradients take 2 × 16 × 1,024 × 50,257 × 4 bytes more, 6.6 GB; losses that are computed in chunks
+# never have them all.
 #
-# If a training does not fit, three ways are usual on one device:
+# If it does not fit, three ways are usual on one device:
 #
 # 1. **Gradient accumulation**: the batch goes through in parts, **micro-batches**, with one
 #    backward pass for each and one optimizer step for all. Only one part's activations are alive at
@@ -278,8 +278,7 @@ claim.faster(
 # tensor cores and a model that keeps them busy: on a Volta GPU, operations limited by arithmetic or
 # memory became 2 to 6 times as fast (Micikevicius et al., 2017, section 5).
 #
-# GPT-2 small on one GPU, recorded by `make gpu-record`, or, if none has been recorded yet, expected
-# by the planner of lesson 10:
+# GPT-2 small on one GPU, measured or expected by the planner of lesson 10:
 
 # %%
 one_device.variant_table()
@@ -308,10 +307,9 @@ for way in ("inputs kept", "products kept", "step in backward"):
 # state of the random generator. What it cannot undo is a forward pass that changes something: a
 # BatchNorm in a checkpointed block updates its running means twice in each step.
 #
-# Mixed precision rounds, so it is not the same training to 1e-5. How far off is it? And the
-# StripedLSTM of lesson 13b in fp16, with a larger tolerance? (On a CPU oneDNN computes
-# LSTMs, in fp16 only with AVX512-FP16: elsewhere it "could not create a primitive descriptor". So
-# PyTorch's own LSTM takes its place.)
+# Mixed precision rounds, so it is not the same training to 1e-5. How far off is it? And an LSTM (of
+# lesson 13b) in fp16, with a larger tolerance? (oneDNN's needs AVX512-FP16 on a CPU, so PyTorch's
+# own is used.)
 
 # %%
 display(guess_off.score(one_device.furthest(found["mixed, bf16"], plain), within=1))
@@ -324,7 +322,7 @@ for optimizer, allowed in (("sgd", 1e-3), ("adamw", 2e-2)):
     proof = check.same_training(rounded, launch("gpu", **striped), allowed)
     loss, _, end = (row["measured"] for row in proof.rows if row["allowed"] == allowed)
     rows.append({"optimizer": optimizer, "loss": loss, "parameters": end, "allowed": allowed})
-Table(rows, "StripedLSTM, fp16: off by; parameters as a share of the way that they moved")
+Table(rows, "LSTM in fp16: off by; parameters as a share of the way that they moved")
 
 # %% [markdown]
 # AdamW amplifies rounding: where a gradient is little more than that, its step still has full
@@ -470,11 +468,12 @@ Table(rows, f"{gradient.count_nonzero():,} gradients: zeros in each format, and 
 
 # %% [markdown]
 # Without a margin, delayed scaling cuts off a gradient that has grown; with one, e4m3 loses its
-# small numbers. So weights and activations take e4m3, gradients e5m2; sums and the optimizer stay
-# in float32. Small layers gain nothing. By its source (0.18) torchao swaps a model's linear layers
-# on a GPU: `torchao.float8.convert_to_float8_training(model, config=config)`, for a scale in each
-# row with `config = Float8LinearConfig.from_recipe_name("rowwise")`, then `torch.compile`. For
-# MXFP8 on B200s its README reports 1.28 times bf16's speed. Lesson 08 gathers FP8.
+# small numbers. So with one scale for a tensor, gradients take e5m2 and the rest e4m3; sums and the
+# optimizer stay in float32. Small layers gain nothing. By its source (0.18) torchao swaps a model's
+# linear layers on a GPU: `torchao.float8.convert_to_float8_training(model, config=config)`, for a
+# scale in each row with `config = Float8LinearConfig.from_recipe_name("rowwise")`, then
+# `torch.compile`. For MXFP8 on B200s its README reports up to 1.28 times bf16's speed. Lesson 08
+# gathers FP8.
 #
 # ## Break it
 #

@@ -200,10 +200,10 @@ claim.faster(
 # lock. The *replica step*, the forward and backward pass of this lesson's model, is nearer to the
 # products than to the loop: two CPU cores compute, and the lock hardly matters.
 #
-# On GPUs the threads compute nothing: they *launch* kernels, and launching is Python. With eight
-# GPUs one interpreter launches eight times as many kernels as one GPU needs, one at a time, and the
-# GPUs may have to wait; the longer each kernel runs, the less. (From Python 3.14 on builds without
-# the lock are supported, PEP 779. The other reasons remain.)
+# On GPUs the threads compute nothing: they *launch* kernels, in the forward pass from Python. With
+# eight GPUs one interpreter launches eight times as many kernels as one GPU needs, one at a time,
+# and the GPUs may have to wait; the longer each kernel runs, the less. (From Python 3.14 on builds
+# without the lock are supported, PEP 779. The other reasons remain.)
 
 # %% [markdown]
 # ### Second reason: what waits for what
@@ -318,7 +318,7 @@ print(*proofs, sep="\n")
 # %% [markdown]
 # ## Break it
 #
-# ### First: a saving that costs everything
+# ### First: a saving
 #
 # "The replicas are equal to the model anyway, so I make them once." The copies of the first step
 # are kept, and the phase is saved. What happens to the loss?
@@ -343,7 +343,7 @@ plots.show(plots.loss_curves(baseline, stale))
 # copies stay equal without being sent.
 # </details>
 #
-# ### Second: a model that forgets
+# ### Second: a model that counts
 #
 # This model has a warm-up inside: it counts its forward passes in `model.calls`, and fades its
 # outputs in over the first ten.

@@ -117,7 +117,7 @@ show_snippet("start_with_torchrun.py")
 print(run_with_torchrun("start_with_torchrun.py", ranks=2))
 
 # %% [markdown]
-# `LOCAL_RANK` is the rank within its host, here in the sense of one computer, and chooses the GPU;
+# `LOCAL_RANK` is the rank within its host (one computer, torchrun's *node*), and chooses the GPU;
 # `RANK` counts over all hosts. `launch` sets the same variables, but (on Linux) forks each rank
 # from a process that has loaded PyTorch, which saves the seconds that you have just waited.
 #

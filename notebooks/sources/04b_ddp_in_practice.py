@@ -58,8 +58,8 @@ two = {"ranks": 2, "quiet": True}
 # 1. One process evaluates 41 held-out samples, in five batches of 8 and a last one of 1. Somebody
 #    takes the mean loss of each batch, and the mean of the six means.
 # 2. A module returns a tuple, a dictionary, or an object of a class of its own. DDP gets no option,
-#    `find_unused_parameters=True`, or `static_graph=True`. That makes nine programs. All parameters
-#    are used in all of them.
+#    `find_unused_parameters=True` (it searches for unused parameters) or `static_graph=True` (all
+#    steps are alike). All nine programs use all parameters.
 # 3. 127 samples, two ranks, a `DistributedSampler` that shuffles, three epochs. Somebody forgot its
 #    `set_epoch`.
 # 4. Sixteen texts, the long ones on rank 0 and the short ones on rank 1. Each rank takes the mean
@@ -139,7 +139,7 @@ script_diff("ddp_in_practice")
 
 # %% [markdown]
 # `model.compile()` compiles in place, so the parameters keep their names. The default backend,
-# inductor, writes and builds C++ or Triton code, which takes a minute on CPU ranks; `aot_eager`
+# inductor, writes and builds C++ or Triton code, which can take a minute on CPU ranks; `aot_eager`
 # cuts the graph in the same places and builds nothing.
 #
 # ## Run it
@@ -168,7 +168,7 @@ print(boilerplate.output(0) + boilerplate.output(1))
 # %%
 evaluated = [launch(SNIPPETS / "ddp_evaluate.py", n, quiet=True) for n in (1, 2, 3)]
 table = ddp_practice.compare_evaluations(evaluated)
-table
+display(piece(SNIPPETS / "ddp_evaluate.py", "places = torch.zeros", "in_order"), table)
 
 # %%
 by_way = {(row["way"], row["ranks"]): row for row in table.rows}
@@ -306,7 +306,7 @@ assert orders[-1]["graphs"] == 0, "the compiler has found something in torch's o
 display(Table(orders, "torch.compile and DDP"))
 claim.larger(
     "ddp_compiler_cuts_at_buckets",
-    "The compiler gets several graphs, in each order of wrapping.",
+    "With a forward of its own, each order of wrapping gives several graphs.",
     min(own),
     1,
     kind="count",

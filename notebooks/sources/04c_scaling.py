@@ -3,8 +3,8 @@
 #
 # **30 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
 #
-# After this lesson you can say when several ranks are slower than one process and why, measure
-# strong and weak scaling fairly, and choose a learning rate for a larger batch by experiment.
+# After this lesson you can say when more ranks pay off and why, measure strong and weak scaling
+# fairly, and choose a learning rate for a larger batch by experiment.
 
 # %% [markdown]
 # ## The question
@@ -199,8 +199,8 @@ runs.table(polite, threads, caption="The same cores: a rank for each, one proces
 # the learning rate by *k*. Where the gradient changes little, one step of *k* times the rate goes
 # where *k* steps went. At the start it changes fast, so they ramp the rate from the base rate up to
 # *k* times it: **warm-up** (of the rate; throughput leaves out a warm-up of its own). Here *k* = 8,
-# and the warm-up takes a twentieth of the steps. Each point is a training of 15,360 samples, judged
-# by its loss on held-out text.
+# and the warm-up takes a twentieth of the steps. Each point is a run of 15,360 samples, judged by
+# its loss on held-out text.
 
 # %%
 from bootcamp.paths import SRC
@@ -224,10 +224,10 @@ claim.larger(
 )
 
 # %% [markdown]
-# Look at the same rates with warm-up: does it help here? Do trainings diverge at the largest
-# rate, and does warm-up save them? It protects the first steps; a rate that is too large later
-# stays too large. And three seeds are few: compare the scatter of one rate's seeds with the
-# differences between rates before you trust the best one.
+# Look at the same rates with warm-up: does it help here? Do runs diverge at the largest rate, and
+# does warm-up save them? It protects the first steps; a rate that is too large later stays too
+# large. And three seeds are few: compare the scatter of one rate's seeds with the differences
+# between rates before you trust the best one.
 #
 # The rule is a rule of thumb. Goyal et al. found it to hold for ResNet-50 up to batches of 8,192
 # images, and to fail beyond. For Adam, theory suggests a factor of √*k* (Malladi et al., 2022). How
@@ -251,7 +251,7 @@ check.prove("ddp", RANKS, model="mlp", device=DEVICE)[0]
 #
 # Somebody takes eight times the ranks to be done sooner. Each rank keeps its batch of 32 and the
 # learning rate, and the script stops after the same samples. The throughput is eight times as high.
-# And the model? The trainings from above, averaged over their seeds:
+# And the model? The runs from above, averaged over their seeds:
 
 # %%
 from statistics import fmean

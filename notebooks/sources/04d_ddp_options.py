@@ -176,13 +176,13 @@ compared
 #   their losses are off. The parameters order the two less clearly, since fp16 also has a smallest
 #   and a largest number: the hook divides by the world size *before* it sends, so that no sum
 #   exceeds 65,504, but small gradients may become zero. bf16 has the range of fp32.
-# - Both hooks add in 16 bits too, so the error grows with the ranks. Large trainings often reduce
+# - Both hooks add in 16 bits too, so the error grows with the ranks. Large runs often reduce
 #   gradients in float32 for this reason.
 # - PowerSGD trains differently: it leaves a part of each gradient out and adds it to the next one
 #   (error feedback).
 #
-# "Not the same" does not mean "worse": only longer trainings and the loss on other data can show
-# that. It means that equality can no longer find mistakes. Find those first, without a hook.
+# "Not the same" does not mean "worse": only longer runs and the loss on other data can show that.
+# It means that equality can no longer find mistakes. Find those first, without a hook.
 
 # %%
 sent = {hook: run.ranks[0]["sent_bytes_per_step"] for hook, run in hooks.items()}
@@ -316,7 +316,7 @@ compared
 #   only that rank has. The gain is in the column of sent bytes. With 12 steps the last averaging
 #   came after the eighth, so the ranks ended with different models: which one would you save?
 #
-# Local SGD often needs an outer optimizer that treats the averaged change as a gradient (DiLoCo).
+# DiLoCo adds an outer optimizer that treats the averaged change as a gradient.
 
 # %% [markdown]
 # ## A layer that looks across the batch: BatchNorm

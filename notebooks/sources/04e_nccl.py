@@ -79,8 +79,8 @@ plots.show(diagrams.ring_and_tree())
 
 # %% [markdown]
 # For a small message the number of steps decides: with 1,024 ranks 2,046 in a ring, 20 in a tree.
-# With much data the bytes decide. NCCL uses two trees at once, in which each rank is a leaf of
-# one and an inner node of the other.
+# With much data the bytes decide. NCCL uses two trees at once, in which each host is a leaf of one
+# and an inner node of the other.
 #
 # ## Predict
 #
@@ -154,8 +154,8 @@ print(f"eight GPUs and {nvlink['link']}: {ms:.2f} ms and alpha, by the ring's fo
 #
 # - `NCCL_DEBUG=INFO` prints version, topology, chosen interfaces, rings and trees. Set it first
 #   when something hangs or is slow. `NCCL_DEBUG_SUBSYS=INIT,NET` narrows it down.
-# - `NCCL_SOCKET_IFNAME=eth0` selects network interfaces, by prefix; `=eth0` means exactly that
-#   name, `^docker` excludes. gloo has `GLOO_SOCKET_IFNAME`.
+# - `NCCL_SOCKET_IFNAME=eth0` selects network interfaces, by prefix; `NCCL_SOCKET_IFNAME==eth0`
+#   means exactly that name, `^docker` excludes. gloo has `GLOO_SOCKET_IFNAME`.
 # - `NCCL_IB_HCA=mlx5_0` selects InfiniBand or RoCE cards. `NCCL_IB_DISABLE=1`: none, sockets
 #   instead, to see whether they are the cause.
 # - `NCCL_P2P_DISABLE=1`: no direct access between the GPUs of a host. If it helps against a hang,
@@ -166,10 +166,10 @@ print(f"eight GPUs and {nvlink['link']}: {ms:.2f} ms and alpha, by the ring's fo
 # Those from `NCCL_IB_DISABLE` on are for finding faults: a forgotten `NCCL_P2P_DISABLE=1` slows
 # every later run down.
 #
-# Torch's own: `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any backend, and
-# `CUDA_LAUNCH_BLOCKING=1` makes a GPU's error show in its own line (lesson 02).
-# `TORCH_FR_BUFFER_SIZE` is the number of collectives that torch's flight recorder (see *a job that
-# has died*, below) keeps, 2000 by default.
+# CUDA's `CUDA_LAUNCH_BLOCKING=1` makes a GPU's error show in its own line (lesson 02). Torch's own:
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any backend; `TORCH_FR_BUFFER_SIZE` is the
+# number of collectives that torch's flight recorder (see *a job that has died*, below) keeps, 2000
+# by default.
 
 # %%
 if DEVICE == "cuda":
@@ -319,13 +319,14 @@ hung
 # %%
 recorder = SNIPPETS / "ddp_flight_recorder.py"
 crashed = launch(recorder, 2, device="cpu", quiet=True)
+display(piece(recorder, "for step", "except"))
 print(crashed.output(0))
 print(ddp_depth.read_flight_recorder(crashed.folder / "flight_recorder"))
 
 # %% [markdown]
 # gloo's message only shows that a rank waited. The flight recorder shows where the ranks diverged:
-# rank 0 called an all-reduce, rank 1 a broadcast, and the last line of the stack is the line of the
-# script: `if step == 3 and rank == 0:` is above it.
+# rank 0 called an all-reduce, rank 1 a broadcast, and the last line of the stack is the all-reduce
+# under the `if`.
 
 # %% [markdown]
 # ## Exercise

@@ -103,9 +103,9 @@ guess_steps.score(len(each[0]["sent"]))
 # %% [markdown]
 # Rank 0 began with 1 to 6, rank 1 with 10 to 60, rank 2 with 100 to 600, so the digits tell whose
 # numbers are in a sum. With *N* ranks there are *N*-1 steps that add and *N*-1 that pass on. In
-# every step each rank sends 1/*N* of the numbers: 2(*N*-1)/*N* times its data in total, hardly more
-# for many ranks than for few. But the number of *steps* grows with *N*, and each waits for a
-# message to arrive, so small tensors are slow on a long ring.
+# every step each rank sends 1/*N* of the numbers: 2(*N*-1)/*N* times its data in total, less than
+# twice, however many ranks there are. But the number of *steps* grows with *N*, and each waits for
+# a message to arrive, so small tensors are slow on a long ring.
 #
 # The ring is older than Horovod: Patarasuk and Yuan showed in 2009 that no all-reduce among ranks
 # alone can do with fewer bytes per rank. Baidu brought the ring to deep learning.
@@ -449,7 +449,7 @@ for each in (apart, whole):
 # Only the ids of the samples show it.
 # </details>
 #
-# ### Second: a program that stands still (optional)
+# ### Second: a program that hangs (optional)
 #
 # "Only rank 0 writes the loss, so only rank 0 needs its mean." Horovod has an alarm for that, the
 # stall check: after 60 seconds, here 2, it should name the tensor and the ranks that are missing.

@@ -98,8 +98,8 @@ plots.show(diagrams.three_cuts())
 #
 # ### A map of all axes
 #
-# Large trainings combine several of these. Each divides a different thing. Most names are new: the
-# last column names the lesson that explains them.
+# Large runs combine several of these. Each divides a different thing. Most names are new: the last
+# column names the lesson that explains them.
 #
 # | Axis | divides | a device sends in a step | link | lesson |
 # |---|---|---|---|---|
@@ -326,15 +326,16 @@ plots.show(diagrams.stage_costs(stages, len(stages) // 2))
 # %%
 guess_last = predict(
     "model_parallel_last",
-    "12 blocks and a head worth 4.5 blocks over 4 devices, 3 blocks and the head on the last one. "
-    "How many times the devices' mean arithmetic does the last one get?",
-    unit="times",
+    "12 blocks and a head worth 4.5 blocks over 4 devices, cut for equal times. How many blocks "
+    "does the last device get beside the head?",
+    unit="blocks",
 )
 guess_last
 
 # %%
 rows = layer_cut.compare(layer_cut.gpt2("small"), parts=4)
-print(guess_last.score(rows[0]["time, largest / mean"], how="By formula"))
+beside = int(rows[1]["stages"].split()[-1]) - 1
+print(guess_last.score(beside, how="By formula", within=0))
 Table(rows, "GPT-2 small over 4 devices, by formula (1 is balance)")
 
 # %% [markdown]

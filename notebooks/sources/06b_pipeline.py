@@ -546,6 +546,4 @@ print(exercise.check("pipeline"))
 # - Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv:2401.10241. ZB-H1 and ZB-V.
 # - DeepSeek-AI, *DeepSeek-V3 Technical Report*, 2024, arXiv:2412.19437, and the repository
 #   github.com/deepseek-ai/DualPipe. DualPipe and DualPipeV.
-# - PyTorch documentation: *torch.distributed.pipelining*. Its schedules are what runs here. In 2020
-#   "distributed model parallel" meant *torch.distributed.rpc*, with which a rank calls the next
-#   stage. It is in maintenance mode, by its own page, *Distributed RPC Framework*.
+# - PyTorch documentation: *torch.distributed.pipelining*. Its schedules are what runs here.

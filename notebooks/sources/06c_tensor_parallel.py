@@ -209,8 +209,8 @@ print("final loss:", *(f"{run.losses[-1]:.5f}" for run in (alone, split, sequenc
 # %% [markdown]
 # The model is tiny, and a step has 28 collectives. Each collective has a fixed cost and makes the
 # ranks wait. DDP calls one for each bucket of gradients, while the backward pass goes on. Tensor
-# parallelism pays off with blocks that are thousands wide: for a token a block computes 72·*h*²
-# FLOP over *N* ranks, and each of them sends 4 times 2(*N*-1)/*N* · 2*h* bytes in 16 bits. With *F*
+# parallelism pays off with blocks that are thousands wide: for a token its matrices take 72·*h*²
+# FLOP on *N* ranks, and each of them sends 4 times 2(*N*-1)/*N* · 2*h* bytes in 16 bits. With *F*
 # FLOP/s and *W* bytes/s, computing takes longer from **h = 2/9 · (N-1) · F/W** on. Eight H100 at
 # 795 TFLOP/s, their best measured: about 2,750 over NVLink's nominal 450 GB/s, 24,700 over a
 # network card's 50.
@@ -513,5 +513,6 @@ print(exercise.check("split_the_blocks"))
 #   arXiv:2205.05198. Sequence parallelism, activations by formula.
 # - Grattafiori et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783. Key and value heads.
 # - Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019. GPT-2.
+# - The H100's rates: the sources of `gpus.csv` and `network.csv` (lesson 07).
 # - PyTorch documentation: *torch.distributed.tensor.parallel*, *torch.distributed.tensor*,
 #   *DeviceMesh*.

@@ -5,15 +5,15 @@
 # rank is one CPU core, and the cells say so.
 #
 # After this lesson you can split each text over ranks, say what that sends and what a rank still
-# holds, choose among three ways, and name what such a split breaks without a word.
+# holds, choose among three ways, and name what such a split breaks silently.
 
 # %% [markdown]
 # ## The question
 #
-# FSDP shards parameters, tensor parallelism splits matrices over at most as many ranks as there are
-# key-value heads. What if it is the *text* that is too long? A block like ours keeps 16 vectors of
-# each position for the backward pass (lesson 01). Llama 3 405B is 16,384 wide, and was trained on
-# texts of 8,192 tokens, and at the end of 131,072.
+# FSDP shards parameters, tensor parallelism splits matrices, without copies over no more ranks than
+# there are key-value heads. What if the *text* (the sequence) is too long? A block like ours keeps
+# 16 vectors of each position for the backward pass (lesson 01). Llama 3 405B is 16,384 wide, and
+# was trained on texts of 8,192 tokens, and at the end of 131,072.
 
 # %%
 from IPython.display import display
@@ -136,9 +136,9 @@ guess_kept.score(100 * mine / whole)
 # %% [markdown]
 # DDP's ranks keep exactly their share. Here each keeps the *gathered* keys and values too, and its
 # rows of the mask, for the backward pass. Llama 3 has 16 heads of queries for one of keys, so that
-# there is little to keep; PyTorch's own program gathers again.
+# there is little to keep; PyTorch's `context_parallel` gathers them again.
 #
-# What travels, by formula? Gradients once around a ring, as in DDP, and in each layer keys and
+# What travels, by formula? One all-reduce of gradients, as in DDP, and in each layer keys and
 # values, *K* bytes for all texts of the batch: (*N*-1)/*N* · *K* in the forward pass, and as much
 # in the backward pass where the backend has a reduce-scatter. gloo sends twice as much for it.
 

@@ -108,7 +108,7 @@ claim.equal(
 # ## Predict
 #
 # Back to the course's model, float32 with AdamW: 4 bytes for the parameter, 4 for its gradient, 8
-# for the two averages. A reduce-scatter and an all-gather each send half as much as an all-reduce:
+# for the two moments. A reduce-scatter and an all-gather each send half as much as an all-reduce:
 # count those that ZeRO-3 needs for a weight and its gradient in one step.
 #
 # Numbers are not bytes. DDP in float32 sends 8 bytes for each parameter: an all-reduce counts
@@ -169,7 +169,7 @@ script_diff("fsdp")
 # %% [markdown]
 # - **Everything passed to one `fully_shard` call is gathered together.** A block is a good size.
 #   With the last call alone, the entire model would be gathered at once, and nothing saved while it
-#   computes. Layers that share a matrix belong into one call (lesson 08).
+#   computes. Layers that share a matrix belong in one call (lesson 08).
 # - The head stays gathered after the forward pass, since the backward pass begins with it. The last
 #   call makes the model the **root** and takes what is left, here nothing. PyTorch leaves a root
 #   gathered by default.
@@ -270,7 +270,7 @@ plots.show(diagrams.rank_memory(counted, sums, list(runs.values())))
 #
 # ### The published figure
 #
-# The paper's first figure has 7.5 billion parameters on 64 GPUs, in 16 bit with AdamW's state in
+# The paper's first figure has 7.5 billion parameters on 64 GPUs, in 16 bits with AdamW's state in
 # float32. The bars are the *same function*. ZeRO-2 leaves all parameters on every rank, 2 bytes
 # each: large models need ZeRO-3. Then with activations. Move the two sliders, ranks and
 # micro-batch: what does sharding not shrink?
@@ -441,16 +441,16 @@ plots.show(diagrams.gathers(step, traced, units))
 #
 # ### When can it be hidden?
 #
-# A block has *P* parameters. To gather it in 16 bit a rank receives nearly 2*P* bytes. At *W* bytes
-# a second that takes 2*P*/*W*. Its forward pass needs 2 FLOP for each parameter and token: for *T*
-# tokens in a rank's micro-batch and *F* FLOP/s, 2*PT*/*F*. Computing takes longer if
+# A block has *P* parameters. To gather it in 16 bits a rank receives nearly 2*P* bytes. At *W*
+# bytes a second that takes 2*P*/*W*. Its forward pass needs 2 FLOP for each parameter and token:
+# for *T* tokens in a rank's micro-batch and *F* FLOP/s, 2*PT*/*F*. Computing takes longer if
 #
 # $$T > F / W$$
 #
 # *P* has dropped out: **larger blocks do not help, more tokens in each micro-batch do.** The
 # backward pass computes twice as much and sends twice as much, a gather and a reduce-scatter, so
-# the condition is the same with gradients in 16 bit; with float32 gradients the backward pass alone
-# needs 1.5 *F*/*W* and the whole step 4/3 *F*/*W*.
+# the condition is the same with gradients in 16 bits; with float32 gradients the backward pass
+# alone needs 1.5 *F*/*W* and the whole step 4/3 *F*/*W*.
 #
 # *F* is the rate while a block computes, here that of an H100's best measured product. An MFU of
 # 40 % is not *F*: it is measured over whole steps, waiting included.

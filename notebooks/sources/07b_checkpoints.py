@@ -227,7 +227,7 @@ claim.equal(
     "The state is 12 bytes for each parameter, and a count of steps for each tensor.",
     counted,
     12 * parameters + 4 * tensors,
-    supported="4 for the parameter, 8 for AdamW's two means. Gradients are used up by the step. "
+    supported="4 for the parameter, 8 for AdamW's two moments. Gradients are used up by the step. "
     "In mixed precision it is 12 again: bf16 parameters are made from their float32 copy.",
 )
 
@@ -529,8 +529,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# All end without an error, and losses fall. With **every n-th sample** each has one worker, but is
-# in another batch: no position says what was trained on. What the stream **has yielded** is counted
+# All end without an error, and losses fall. With **every n-th sample** all are read once, but
+# in other batches: no position says what was trained on. What the stream **has yielded** is counted
 # in a worker's copy, so the main process saves 0. Workers *read* ahead of the training. A **rank's
 # own count** is right while the number of ranks stays.
 #
@@ -622,7 +622,7 @@ claim.equal(
 #
 # Neither mistake raised an error. **Adapters made after wrapping** are in no collective, and
 # each rank trains its own. **A base that each rank has drawn** (or that rank 0 alone has loaded)
-# is mended by DDP, which begins by broadcasting rank 0's. FSDP2 sends nothing then: its ranks agree
+# is fixed by DDP, which begins by broadcasting rank 0's. FSDP2 sends nothing then: its ranks agree
 # on a patchwork of four models. Compare with one process.
 #
 # So who loads it? Every rank reads the file and keeps its part, or rank 0 reads and broadcasts

@@ -204,13 +204,13 @@ if DEEPSPEED:
 # - **`reduce_scatter`** scatters nothing: both ways all-reduce. Without
 #   `use_multi_rank_bucket_allreduce` each part is reduced to the rank that owns it; under NCCL that
 #   is a third less.
-# - **5e8** reserves 4 GB on each GPU, 2 GB in 16 bits. (A CPU needs no memory for what nobody
-#   writes.)
+# - **5e8** reserves 4 GB on each GPU, 2 GB in 16 bits, half of it for `overlap_comm`. (A CPU needs
+#   no memory for what nobody writes.)
 #
 # ### The loop
 #
 # As tutorials print it, with float inputs and `inputs.to(model.local_rank)`. What stops it is
-# mended, one thing after the other. Then, in float32, what `optimizer.zero_grad()` changes:
+# fixed, one error after the other. Then, in float32, what `optimizer.zero_grad()` changes:
 
 # %%
 if DEEPSPEED:
@@ -239,7 +239,7 @@ if DEEPSPEED:
 # - **`zero_grad`** is the engine's, at the end of its step. Before each micro-batch it deletes what
 #   ZeRO-1 and ZeRO-3 have so far. ZeRO-2 has it in its part already.
 #
-# ### 16 bit and offload
+# ### 16 bits and offload
 
 # %%
 clip = '"gradient_clipping": 0.0,'
@@ -262,7 +262,7 @@ if DEEPSPEED:
     display(found)
 
 # %% [markdown]
-# It saves a fifth, not half: the optimizer keeps its float32 copy and two averages. FSDP2 keeps 16
+# It saves a fifth, not half: the optimizer keeps its float32 copy and two moments. FSDP2 keeps 16
 # as well, 4 + 4 + 8 (lesson 07). More entries of the configuration:
 #
 # - `"offload_optimizer": {"device": "cpu"}` keeps the state in main memory and steps on the CPU

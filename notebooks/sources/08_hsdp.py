@@ -89,10 +89,10 @@ for name in hsdp_lab.THEORY:
     )
     row = {"strategy": name, "link (NCCL)": nccl, "link (gloo)": gloo}
     rows.append(row | {"inside (NCCL)": nccl_inside, "inside (gloo)": inside})
-Table(rows, "2 hosts of 2 ranks, all numbers equally wide: what a host sends in a step, in P")
+Table(rows, "2 hosts of 2 ranks, all in one precision: what a host sends in a step, in P")
 
 # %% [markdown]
-# Of the strategies that send full-width numbers, HSDP sends least over the link. Inside the host it
+# Of the strategies that send full precision, HSDP sends least over the link. Inside the host it
 # sends *most*. Which is faster depends on what a byte on the link costs, compared with one inside.
 #
 # ## Predict
@@ -106,7 +106,7 @@ from bootcamp import predict
 
 guess_factor = predict(
     "hsdp_factor",
-    f"Link {hsdp_lab.LINK}: how many times as long as a step of HSDP does one of FSDP take?",
+    "Link open: how many times as long as a step of DDP does one of HSDP take?",
     unit="times",
 )
 guess_wide = predict(
@@ -136,7 +136,7 @@ script_diff("hsdp")
 # One line matters: the mesh has two axes. `init_device_mesh` fills the rows with ranks one after
 # another, 0 and 1, then 2 and 3, and launchers number the ranks host by host. So a row that is as
 # long as a host *is* a host. `fully_shard` shards over the mesh's second axis and replicates over
-# its first. (`DeviceMesh` dates from PyTorch 2.2, not 1.13, as one reads: 1.13.1 has no such name.)
+# its first.
 #
 # `--shard` is the length of a row. What are `--shard 1` and `--shard 4`, with four ranks?
 #
@@ -208,7 +208,7 @@ claim.equal(
 
 # %%
 free, slow = lab.by_name(None), lab.by_name(hsdp_lab.LINK)
-print(guess_factor.score(slow["FSDP"].seconds_per_step / slow["HSDP"].seconds_per_step))
+print(guess_factor.score(free["HSDP"].seconds_per_step / free["DDP"].seconds_per_step))
 plots.show(diagrams.step_seconds(free, slow, hsdp_lab.predict_link_seconds(hsdp_lab.LINK)))
 
 # %% [markdown]
@@ -221,7 +221,7 @@ plots.show(diagrams.step_seconds(free, slow, hsdp_lab.predict_link_seconds(hsdp_
 # ### Memory
 #
 # DDP with the fp16 hook sends fewer bytes than HSDP. The reason for HSDP is memory: what each rank
-# keeps of parameters, gradients and AdamW's two averages.
+# keeps of parameters, gradients and AdamW's two moments.
 
 # %%
 kept = {name: sharding_tables.state_bytes(run) for name, run in slow.items()}
@@ -266,7 +266,7 @@ claim.equal(
 # %% [markdown]
 # ### In a real cluster
 #
-# Numbers are not equally wide there. FSDP2's `MixedPrecisionPolicy(param_dtype=torch.bfloat16,
+# Precision is mixed there. FSDP2's `MixedPrecisionPolicy(param_dtype=torch.bfloat16,
 # reduce_dtype=torch.float32)` gathers 2 bytes for each parameter, twice, and reduces 4; DDP
 # all-reduces 4, which a ring sends twice.
 
@@ -386,8 +386,8 @@ guess_eight = predict(
 )
 guess_after = predict(
     "hsdp_fp8_after",
-    "Another program gathers float32, and rounds in the same way after the gather. By how much is "
-    "the furthest of its losses off?",
+    "Another program gathers float32, and rounds in the same way after the gather. How far are "
+    "its losses from FP8's at most?",
 )
 display(guess_eight, guess_after, script_diff("fsdp_fp8"))
 
@@ -622,6 +622,6 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 # - Narayanan et al., arXiv:2104.04473. Tensor parallelism inside a host. Brown et al.,
 #   arXiv:2005.14165. GPT-3's shape.
 # - PyTorch documentation: *torch.distributed.fsdp.fully_shard*, *DeviceMesh*,
-#   *torch.distributed.tensor.parallel*; PyTorch blog, *PyTorch 2.2*, 30 January 2024, on
-#   `device_mesh`, and *Maximizing training throughput using PyTorch FSDP*, 13 March 2024.
+#   *torch.distributed.tensor.parallel*; PyTorch blog, *Maximizing training throughput using PyTorch
+#   FSDP*, 13 March 2024.
 # - Linux manual pages: network_namespaces(7), user_namespaces(7), veth(4), tc-tbf(8), tcp(7).

@@ -10,9 +10,9 @@
 #
 # ## The question
 #
-# In all models so far each token passes through *every* parameter, so twice the parameters are
-# twice the arithmetic. Can a model have more parameters with the same arithmetic, and where would
-# they be kept?
+# In all models so far each token passes through *every* matrix, so twice the parameters are twice
+# the arithmetic. Can a model have more parameters with the same arithmetic, and where would they be
+# kept?
 
 # %%
 from bootcamp import check, claim, default_ranks, gpu_count, launch, plots, warm_up
@@ -278,9 +278,9 @@ experts_lab.rows_table(left_alone, step=29)
 # makes all others wait.
 #
 # Two repairs are common. Switch Transformers add a term to the loss: for each layer, the sum over
-# experts of (share of the rows) × (mean probability that the router gives this expert). It competes
-# for the same parameters as the real loss, and the mean of the ranks' terms is *not* the term of
-# the batch. DeepSeek-V3 adds a number to each expert's score, for the choice alone and not for the
+# experts of (share of the rows) × (mean probability that the router gives this expert). It pulls on
+# the same parameters as the real loss, and the mean of the ranks' terms is *not* the term of the
+# batch. DeepSeek-V3 adds a number to each expert's score, for the choice alone and not for the
 # weights. After each step the number grows for experts with too few rows, and shrinks for those
 # with too many.
 

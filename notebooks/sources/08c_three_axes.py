@@ -97,7 +97,7 @@ script_diff("3d")
 #   a stage sends only its part: with *t* tensor ranks, each rank sends 1/*t* of the activations.
 # - `PipelineStage` hands on plain tensors, and so does each block. DTensors live inside the blocks.
 #   The head's scores are gathered too, which lesson 06c avoids: with 256 entries it costs little,
-#   with 128,000 it would decide.
+#   with 128,000 it would dominate.
 # - The all-reduce along `data` takes plain tensors: `to_local()` is this rank's part of a gradient.
 #   Its partner in the data group has the same part.
 #
@@ -355,8 +355,8 @@ Table(found, "What shows each mistake: two fake ranks of 128, four local ones, f
 #
 # `exercise.solution("silent_...")`, with the case's name, shows a solution as a diff.
 #
-# Last, optional: who waits for ever? `calls[rank]` names the groups of a rank's collectives in
-# order, as "ac"; `groups["a"]` has its ranks. `exercise.solution("who_waits")` shows how.
+# Last, optional: who waits for ever? `calls[rank]`, such as "ac", has the group of each collective
+# in turn; `groups["a"]` has its ranks. `exercise.solution("who_waits")` shows how.
 
 # %%
 from bootcamp import exercise
@@ -414,6 +414,5 @@ print(exercise.check("who_waits", who_waits))
 #   axes of the 405B model, and in which order.
 # - Narayanan et al., 2021, arXiv:2104.04473. Tensor inside a host, pipeline across hosts.
 # - Korthikanti et al., 2022, arXiv:2205.05198. Sequence parallelism.
-# - Qi et al., 2023, arXiv:2401.10241. ZB-V, among the schedules of lesson 06b.
 # - PyTorch documentation: *torch.distributed.pipelining*, *torch.distributed.tensor.parallel*,
 #   *fully_shard*. `PipelineStage` calls FSDP's reduction after the last micro-batch.

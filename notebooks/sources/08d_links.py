@@ -30,7 +30,7 @@
 #
 # ## Predict
 #
-# Some sizes are above and below the line of a ratio, and cancel. An H100 does 795 TFLOP/s in large
+# Some sizes appear in both times of a ratio, and cancel. An H100 does 795 TFLOP/s in large
 # products. All numbers are sent in 16 bits.
 
 # %%
@@ -43,14 +43,14 @@ from bootcamp_lessons import communication, excerpts
 warm_up()
 guess_width = predict(
     "communication_width",
-    "Over NVLink's 450 GB/s eight tensor ranks compute longer than they send from a width of about "
-    "2,750 on (lesson 06c). From which width do 16, in a larger NVLink domain?",
+    "Over NVLink's 450 GB/s eight tensor ranks take longer to compute than to send from a width of "
+    "about 2,750 on (lesson 06c). From which width do 16, in a larger NVLink domain?",
     unit="numbers",
 )
 guess_inner = predict(
     "links_inner",
     "Experts on eight GPUs of eight hosts, each with a card of 50 GB/s: from which inner width of "
-    "an expert do experts compute longer than their rows travel? (Mixtral's have 14,336.)",
+    "an expert does computing take longer than sending the rows? (Mixtral's have 14,336.)",
     unit="numbers",
 )
 published_runs = communication.published()
@@ -127,7 +127,7 @@ Table(rows, "Computing over sending of experts on eight H100s")
 #
 # ## Run it
 #
-# CPU ranks compute and then send, over a slow link whose rate we know.
+# CPU ranks compute and then send, over a slow link whose rate we know. `roof` is the bound above.
 
 # %%
 measured = communication.measured()
@@ -230,7 +230,7 @@ print(exercise.check("tokens_to_hide", tokens_to_hide))
 # ### Second: rows in 8 bits
 #
 # `narrowest_expert(ranks, flops_per_second, bytes_per_second, there, back)` returns the inner width
-# from which experts compute longer than their rows travel. A number of a row takes `there` bytes on
+# from which computing takes longer than sending the rows. A number of a row takes `there` bytes on
 # its way to an expert and `back` bytes on its way back; the backward pass sends as much.
 
 # %%

@@ -187,10 +187,10 @@ guess_cores.score(int(cores[0]), within=0)
 # rank. `--exclusive` keeps other jobs off the hosts, and `--mem=0` asks for all of their memory;
 # without it a job gets what the site gives by default. Account and partition are your site's. With
 # an image in place of an environment, `srun` stays outside of it. (Pyxis adds options to `srun`;
-# where it is missing, as here, that says "unrecognized option '--container-image'".)
+# where it is missing, as here, `srun` says "unrecognized option '--container-image'".)
 #
 # `sbatch --test-only` has Slurm read a file without running it; options in the command override
-# the file's. What you did not *mean* it accepts as well: see the table.
+# the file's. It also accepts what you did not *mean*: see the table.
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_gpus.sbatch", parent="src/jobs/ddp_torchrun.sbatch")

@@ -10,7 +10,7 @@
 #
 # ## The question
 #
-# Llama 3's training was interrupted unexpectedly once in 264 days of a host of eight GPUs
+# Llama 3's training was interrupted unexpectedly once in 264 host-days, of eight GPUs a host
 # (Grattafiori et al., 2024); on a cluster of Meta's such a host failed once in about 154 (Kokolis
 # et al., 2024): with a thousand hosts four to seven times a day. And jobs end even without a
 # failure: time limits run out, and others have priority. So a long training *will* be interrupted.
@@ -314,7 +314,7 @@ host_drills.all_drills()
 # So far a failure ended the run, for everybody. Data-parallel replicas could go on without the one
 # that is lost, if no process group had to outlive it. In **DiLoCo** (Douillard et al., 2023)
 # replicas train alone for some steps with an *inner* optimizer. Then they average how far each
-# came, and an *outer* optimizer takes this mean for a gradient. So once a round those that are
+# came, and an *outer* optimizer uses this mean as a gradient. So once a round those that are
 # there can form a new group; a process that keeps the list tells them who that is (torchft calls it
 # the lighthouse). A newcomer gets what the others have agreed on.
 

@@ -24,7 +24,7 @@ print(plans.caption)
 
 # %% [markdown]
 # A **planner** has just predicted the memory and the seconds of a step for each of these plans.
-# How far can you trust it? Here are its errors on published runs that it was not fitted to, but to
+# How far can you trust it? Here are its errors on published runs left out of its fit, which had
 # others of their source. (Its formulas were chosen with them in view.) Of a source never seen, as
 # your cluster is, they are larger.
 
@@ -187,8 +187,8 @@ display(states, sent, more)
 # ### Four models, part by part
 #
 # Now for models that no machine here can hold: each on one GPU, and on 64 in three ways. A
-# **sample** is one sequence of the model's full length. *Buffers* are the scores from which the
-# loss is computed (one for each token of the vocabulary), what ZeRO-3 has gathered, and the
+# **sample** is one sequence, as long as `models.csv` has it. *Buffers* are the scores from which
+# the loss is computed (one for each token of the vocabulary), what ZeRO-3 has gathered, and the
 # allocator's reserve.
 
 # %%
@@ -315,8 +315,8 @@ large
 
 # %% [markdown]
 # *best* is what the search finds for the same GPUs and batch. With a minus, the real step took
-# longer than predicted: most of all MT-NLG's, the oldest. A slow GPU among thousands, which slows
-# them all, is no part of the planner.
+# longer than predicted: most of all MT-NLG's, the oldest. The planner does not know the one slow
+# GPU that slows thousands.
 #
 # ## Prove it
 #
@@ -522,8 +522,8 @@ print(exercise.check("rent", rent))
 # - **Do not plan** what you can run in a minute. Up to a host or two, measure.
 # - **Write down** what was assumed: bits or bytes, per GPU or per host, GB or GiB (7 % apart),
 #   dense peaks (those with sparsity are twice as high), and whether recomputed operations count.
-# - Below some thousand GPUs a plan is about memory, links and bubbles. Beyond, it is about failures
-#   too.
+# - Below a few thousand GPUs a plan is about memory, links and bubbles. Beyond, it is about
+#   failures too.
 #
 # ## Sources
 #

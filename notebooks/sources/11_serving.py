@@ -2,7 +2,7 @@
 # # 11 Serving
 #
 # **90 minutes**, on any machine, after lesson 07b; the *(optional)* parts take another 20, and the
-# last uses what 06b explains. There NVIDIA's Triton Inference Server (not the kernel language
+# last uses what 06b explains. NVIDIA's Triton Inference Server (not the kernel language
 # Triton) needs Linux and `make triton`; elsewhere it shows what was recorded. All of it runs on CPU
 # cores.
 #
@@ -126,7 +126,7 @@ display(guess_instances, guess_batches)
 # %%
 guess_decode = predict(
     "serving_decode",
-    "A single request: how many tokens per second can it get at most?",
+    "A single request: how many tokens per second, if each reads all weights?",
     unit="tokens/s",
 )
 guess_static = predict(
@@ -370,7 +370,7 @@ Table(fit, f"{usable:.0f} of a GPU's 80 GB, weights and cache in bfloat16, by fo
 # ### Language models: two latencies, and what bounds a decode step
 #
 # Users of a language model notice two waits: for the **first token** (the queue, then the prefill),
-# and for each **further token** (a decode step). A decode step reads all weights and every
+# and for each **further token** (a decode step). A decode step reads nearly all weights and every
 # request's cache, and computes little with them, so it takes at least their bytes ÷ the bandwidth
 # of the GPU's memory:
 
@@ -616,7 +616,7 @@ Table(rows, "Layers of the models for each byte of text")
 # %% [markdown]
 # So a draft pays where *reading* weights takes the time: on a GPU, with few requests. A core, or a
 # large batch, is short of arithmetic, and a draft adds to it. A bad draft only costs more. Where
-# text is drawn, guesses are accepted by chance, by the paper's rule.
+# text is sampled, the paper's random rule keeps the distribution.
 #
 # | | its paper | in vLLM 0.33 |
 # |---|---|---|
@@ -625,7 +625,7 @@ Table(rows, "Layers of the models for each byte of text")
 # | shared prefixes | PagedAttention, of known texts | by default; `--no-enable-prefix-caching` |
 # | a draft | Leviathan et al. | `--speculative-config`, with `"method": "draft_model"` |
 #
-# In 16 bits a batch of another size rounds otherwise, so texts may differ; float64 hides it here.
+# In 16 bits a batch of another size rounds differently, so texts may differ; float64 hides it here.
 #
 # ## Triton, and several devices (optional)
 #

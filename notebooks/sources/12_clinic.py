@@ -478,7 +478,7 @@ print(exercise.check("clinic_read_again"))
 # %% [markdown]
 # #### `sharded_over_all`: less memory than promised
 #
-# FSDP over halves. torch refuses the other order: `Cannot distribute a DTensor`.
+# Pairs of ranks halve each matrix, then FSDP shards. Over which ranks?
 
 # %%
 patient("clinic_sharded_over_all", answer=None)
@@ -521,7 +521,7 @@ patient("clinic_expert_without_rows", answer=None)
 print(exercise.check("clinic_expert_without_rows"))
 
 # %% [markdown]
-# All five, and `silent_divided` of lesson 08c: the table compares the curve with the fixed
+# The four that end, and `silent_divided` of lesson 08c: the table compares the curve with the fixed
 # program's, and that with another seed's.
 
 # %%

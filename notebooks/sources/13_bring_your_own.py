@@ -227,7 +227,7 @@ claim.equal(
 # rounding (which BatchNorm may magnify: lesson 04d). On CPU ranks torch refuses them;
 # `src/_train_ddp_sync_batchnorm.py` has a layer that works there.
 #
-# What else makes equal training impossible:
+# What else makes the training unequal:
 #
 # | In the script | Why it differs | What to do |
 # |---|---|---|
@@ -263,7 +263,7 @@ print(exercise.check("bring_fsdp"))
 # %% [markdown]
 # ### Yours
 #
-# An hour or so for a script of some hundred lines:
+# An hour or so for a script of a few hundred lines:
 #
 # 1. **Ten quick steps** (10 minutes). Copy the script to `notebooks/work/`, and switch off by
 #    flags what is drawn at random. `random` and numpy have seeds of their own; in a DataLoader's

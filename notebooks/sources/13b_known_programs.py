@@ -22,6 +22,7 @@ import torch
 from IPython.display import display
 
 from bootcamp import Table, check, claim, launch, predict, script_diff, variant, warm_up
+from bootcamp.costs import sharding as theory
 from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.labs import known_programs, orphan_lab
 
@@ -59,9 +60,9 @@ excerpts.source(StripedLSTM.forward)
 # %%
 guess_exchanges = predict(
     "known_exchanges",
-    "A StripedLSTM of 4 layers on two ranks reads 32 time steps. How many collectives does its "
-    "forward pass call?",
-    unit="collectives",
+    "A StripedLSTM of 4 layers on two ranks reads 32 time steps. How many times the bytes of its "
+    "forward pass does its backward pass send?",
+    unit="times",
 )
 guess_steps = predict(
     "known_wrong_steps",
@@ -93,10 +94,12 @@ script_diff("striped")
 striped = launch("striped", 2, **LSTM)
 calls = launch(sharding_tables.make_counting_script("striped"), 2, **LSTM).collectives()
 display(Table(calls, "Collectives of one step on rank 0"))
-guess_exchanges.score(sum(c["count"] for c in calls if c["phase"] == "forward"), within=0)
+sent = {c["phase"]: c["count"] * theory.ring_bytes(c["kind"], c["nbytes"], 2) for c in calls}
+guess_exchanges.score(sent["backward"] / sent["forward"], within=0)
 
 # %% [markdown]
-# One for each layer, whatever the number of time steps. An ordinary LSTM's forward pass sends as
+# One gather for each layer, whatever the number of time steps, and an all-reduce, which sends twice
+# as much: each rank has a part of the *sum*. An ordinary LSTM's forward pass sends as
 # many bytes in 32 times as many messages, and each time step waits for the one before.
 #
 # ### What DataParallel does to the wrong dimension
@@ -135,8 +138,8 @@ claim.equal(
 # %% [markdown]
 # ## Read the measurement
 #
-# A layer of stripes has a gather and an all-reduce of its activations, and an all-reduce counts
-# twice. A GPT block under tensor parallelism (lesson 06c) has four all-reduces of such a tensor.
+# A GPT block under tensor parallelism (lesson 06c) has four all-reduces of such a tensor, where
+# stripes have one and a gather.
 
 # %%
 gpt, ddp = launch("tp", 2, **small), launch("ddp", 2, **LSTM)
@@ -225,7 +228,7 @@ display(Table(says, "The same ranks with other axes: the last line that a tool i
 # - **What is missing** stands elsewhere: batches in your loop (PyTorch, Accelerate), recomputation
 #   in Python (DeepSpeed; torchtitan 0.3, which reads no TOML any more).
 # - **Batches.** The others count samples: a rank's at a time, and all of a step. DeepSpeed is told
-#   micro-batches: its own product takes tensor ranks for data.
+#   micro-batches: its check counts tensor ranks as data.
 # - **Swallowed names.** DeepSpeed skips outer names that it does not know, Accelerate FSDP's.
 # - **Swallowed values.** PyTorch makes a mesh of 28 of the 32 ranks. torchtitan looks at words when
 #   it builds the model. So ask a tool what it **understood**, not whether it complained.

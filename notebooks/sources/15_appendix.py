@@ -99,8 +99,8 @@ script_diff(SNIPPETS / "amp_from_apex.py", parent=SNIPPETS / "apex_loop.py")
 
 # %% [markdown]
 # `amp.initialize` asked for a model on a CUDA device, so no CPU has run the old lines.
-# `amp.scale_loss` divided the gradients again at the end of its block; now `unscale_` does. bf16
-# needs no scaler. The levels still appear in many arguments and papers:
+# `amp.scale_loss` divided the gradients again at the end of its block; now `unscale_` or `step`
+# does. bf16 needs no scaler. The levels still appear in many arguments and papers:
 #
 # | Apex | matrix products | parameters | loss scale | today |
 # |---|---|---|---|---|

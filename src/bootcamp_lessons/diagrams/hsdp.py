@@ -72,7 +72,7 @@ def rings() -> Figure:
     arrows(axes, (76.3, 34.5, 83.7, 34.5), (76.3, 15.5, 83.7, 15.5), colour=BLUE, **both)
     arrows(axes, (69, 19.6, 69, 30.4), (91, 19.6, 91, 30.4), colour=VERMILLION, **both)
     label(axes, 80, 25, "all-reduce\nof a part", ink=VERMILLION, size=FOOT)
-    text = "over the link, all numbers equally wide:"
+    text = "over the link, all in one precision:"
     labels(axes, (0, 5.5, text), (54, 5.5, text), at="left", size=FOOT)
     sends = (
         (0, 1.8, f"DDP {ddp:g} × the model, FSDP {fsdp:g} ×"),
