@@ -15,7 +15,7 @@
 # ## The idea
 #
 # Lesson 01 had the formulas: 16 bytes a parameter with AdamW in float32, and activations for each
-# token. For models that would not fit here:
+# token. For the GPT in five sizes:
 
 # %%
 from bootcamp_lessons import one_device
@@ -23,10 +23,10 @@ from bootcamp_lessons import one_device
 one_device.training_memory()
 
 # %% [markdown]
-# A run has to leave a tenth of the memory free here, for what libraries and the allocator need.
-# These models have 256 outputs: with GPT-2's 50,257 tokens, the scores of 16 samples and their
-# gradients take 2 × 16 × 1,024 × 50,257 × 4 bytes more, 6.6 GB; losses that are computed in chunks
-# never have them all.
+# The table leaves a tenth of the memory free, for what libraries and the allocator need. These
+# models have 256 outputs: with GPT-2's 50,257 tokens, the scores of 16 samples and their gradients
+# take 2 × 16 × 1,024 × 50,257 × 4 bytes more, 6.6 GB; losses that are computed in chunks never have
+# them all.
 #
 # If it does not fit, three ways are usual on one device:
 #
@@ -44,7 +44,7 @@ one_device.training_memory()
 # | On one device | shrinks | and pays with |
 # |---|---|---|
 # | the optimizer's step in the backward pass | gradients | no accumulation, no clipping by norm |
-# | 8-bit or factored moments (Adafactor), one (Muon) | optimizer state | a different training |
+# | 8-bit moments; factored (Adafactor); one (Muon) | optimizer state | a different training |
 # | 16-bit parameters, stochastic rounding | parameters, state | noise |
 # | offloading to main memory | state or activations | time on the bus |
 # | LoRA: small matrices beside frozen ones | gradients, optimizer state | fewer parameters learn |
@@ -141,10 +141,10 @@ guess_sum.score(total.item())
 # in bf16 loses small updates in the same way. **fp16** (float16) has more digits and little range:
 # 70,000 is infinite in it. bf16 has float32's range.
 #
-# So in mixed precision parameters, gradients and optimizer state stay in float32, and only the
-# matrix products are computed in 16 bits. A GPU's units for them, the **tensor cores**, reach more
-# FLOP/s with fewer bits: fp16 since Volta; bf16, TF32 and float64 since Ampere; 8-bit floats
-# since Ada and Hopper; 4-bit floats since Blackwell. TF32 is one line, without any autocast:
+# So in mixed precision parameters, gradients and optimizer state stay in float32, and the matrix
+# products are computed in 16 bits. A GPU's units for them, the **tensor cores**, reach more FLOP/s
+# with fewer bits: fp16 since Volta; bf16, TF32 and float64 since Ampere; 8-bit floats since Ada and
+# Hopper; 4-bit floats since Blackwell. TF32 is one line, without any autocast:
 # `torch.set_float32_matmul_precision("high")`. (For convolutions PyTorch allows it by default, for
 # matrix products it does not.)
 
@@ -248,8 +248,8 @@ claim.equal(
 #
 # Count a block's forward pass as one unit of arithmetic and its backward pass as two. Computing the
 # forward pass again makes four units instead of three: by this count a step takes up to 4/3 times
-# as long. The optimizer's part of the step does not grow. Bookkeeping in Python adds to it;
-# `--keep products` recomputes less, but has to look at every operation.
+# as long. The optimizer's part of the step does not grow. Bookkeeping in Python is extra; `--keep
+# products` recomputes less, but has to look at every operation.
 #
 # Parts may fit into a cache, and small pieces leave a device idle: measure (lesson 02).
 
@@ -389,7 +389,7 @@ for name, (dtype, *bits) in FP8.items():
         row[name] = f"{result:.6g}"
 guess_outlier = predict(
     "memory_fp8_outlier",
-    "Two matrices of 256 × 256 random numbers near 1 are multiplied in e4m3, each scaled so that "
+    "Two 256 × 256 matrices of standard normal numbers are multiplied in e4m3, each scaled so that "
     "its largest number just fits. Then one number of the first becomes 1,000. How many times as "
     "far off are the rows of the result that it isn't in?",
     unit="times",
@@ -528,12 +528,11 @@ print(run_out.status, "|", run_out.summary["error"]["message"])
 # <details><summary>Answer</summary>
 #
 # 14.90 GiB are free inside PyTorch, and none of their pieces has 2 GiB: fragmentation.
-# `PYTORCH_ALLOC_CONF=expandable_segments:True` costs nothing, so it comes first (lesson 02c). If
+# `PYTORCH_ALLOC_CONF=expandable_segments:True` costs little, so it comes first (lesson 02c). If
 # nearly all were *allocated*, the ways of this lesson would be the remedy; if the process used far
 # less than the capacity, another process has the rest (`nvidia-smi`). To see what holds it:
 # `torch.cuda.memory._record_memory_history()` and `_dump_snapshot()`, drawn by
-# pytorch.org/memory_viz.
-# </details>
+# pytorch.org/memory_viz. </details>
 #
 # **No gradient comes back.** `use_reentrant=True` is the older implementation of checkpointing,
 # and still the default in some libraries. Here it meets a model whose embedding is frozen, as in
@@ -563,12 +562,11 @@ claim.larger(
 #
 # <details><summary>Answer</summary>
 #
-# The reentrant implementation is one autograd function around the block, and autograd asks
-# whether any *input* requires a gradient. The embedding's output does not, since it is frozen. So
-# the block's output does not either, nor that of the next block, and only the head learns. There
-# is a warning on the rank's stderr. With `use_reentrant=False` autograd sees the block's
-# parameters themselves.
-# </details>
+# The reentrant implementation is one autograd function around the block, and autograd asks whether
+# any *input* requires a gradient. The embedding's output does not, since it is frozen. So the
+# block's output does not either, nor that of the next block, and only the head learns: enough for
+# `backward()`. stderr warns. With `use_reentrant=False` autograd sees the block's parameters
+# themselves. </details>
 #
 # ## What gives memory back (optional)
 #

@@ -15,25 +15,11 @@
 # %%
 from IPython.display import display
 
-from bootcamp import (
-    Table,
-    check,
-    claim,
-    default_ranks,
-    exercise,
-    gpu_count,
-    launch,
-    predict,
-    script_diff,
-    variant,
-    warm_up,
-)
+from bootcamp import Table, check, claim, exercise, launch, predict, script_diff, variant, warm_up
 from bootcamp_lessons import ddp_practice
 from bootcamp_lessons.excerpts import SNIPPETS, list_epochs, parse_printed, piece, show_snippet
 
 warm_up()  # loads PyTorch in the background
-RANKS = max(2, min(8, default_ranks()))
-DEVICE = "cuda" if gpu_count() >= RANKS else "cpu"
 two = {"ranks": 2, "quiet": True}
 
 # %% [markdown]
@@ -49,7 +35,7 @@ two = {"ranks": 2, "quiet": True}
 # | accumulation | `no_sync()` for all but the last part | only the sum needs to travel |
 # | `GradScaler` | `scaler.step` after `backward()` | an infinity is averaged: all ranks see it |
 # | `torch.compile` | on a model with a forward of its own | the compiler skips torch's own |
-# | texts of unequal length | before `backward()` | a mean of means weighs tokens unequally |
+# | a loss over padding | one division by all tokens | means of means weigh tokens unequally |
 # | evaluation | `model.module`, sums and counts | ranks may have unequally many batches |
 # | a checkpoint | `model.module` on rank 0, then a barrier | no `module.` in names, no half file |
 #
@@ -62,14 +48,14 @@ two = {"ranks": 2, "quiet": True}
 #    steps are alike). All nine programs use all parameters.
 # 3. 127 samples, two ranks, a `DistributedSampler` that shuffles, three epochs. Somebody forgot its
 #    `set_epoch`.
-# 4. Sixteen texts, the long ones on rank 0 and the short ones on rank 1. Each rank takes the mean
-#    over its own tokens, and AdamW makes three steps.
+# 4. Sixteen texts, 149 tokens on rank 0 and 97 on rank 1. Each rank takes the mean over its own
+#    tokens, and AdamW makes three steps.
 
 # %%
 guess_mean = predict(
     "ddp_in_practice_mean",
-    "1. How many times as much as one of the first 40 samples does the last one count?",
-    unit="times",
+    "1. By how many percent is that loss off the mean over all samples?",
+    unit="%",
 )
 guess_outputs = predict(
     "ddp_in_practice_outputs",
@@ -172,9 +158,8 @@ display(piece(SNIPPETS / "ddp_evaluate.py", "places = torch.zeros", "in_order"),
 
 # %%
 by_way = {(row["way"], row["ranks"]): row for row in table.rows}
-batches = 5 * [8] + [1]
-of_a_sample = [1 / len(batches) / size for size in batches]  # its weight in the mean of means
-print(guess_mean.score(of_a_sample[-1] / of_a_sample[0], how="By arithmetic"))
+means, sums = (by_way[way, 1]["loss"] for way in ("mean of means", "sums"))
+print(guess_mean.score(100 * abs(means / sums - 1)))
 assert by_way["sums", 3]["accuracy"] == by_way["sums", 1]["accuracy"]
 claim.equal(
     "ddp_sums_evaluate_exactly",
@@ -234,10 +219,10 @@ display(
 guess_tokens.score(100 * shown[1]["adamw: apart"])
 
 # %% [markdown]
-# A token of the rank with the short texts counts more than one of the other, and the loss hardly
-# tells. Whoever divides by all positions, padding included, sees a far better loss: the gradients
-# are too small by the same factor, which slows SGD down and hardly changes AdamW's steps. With
-# micro-batches, count the tokens of all of them first. Lesson 08c does it for FSDP and a pipeline.
+# A token of rank 1 counts 149/97 of one of rank 0, and the loss hardly tells. Whoever divides by
+# all positions, padding included, sees a far better loss: the gradients are too small by the same
+# factor, which slows SGD down and hardly changes AdamW's steps. With micro-batches, count the
+# tokens of all of them first. Lesson 08c does it for FSDP and a pipeline.
 #
 # ### What a module may return
 
@@ -251,7 +236,7 @@ claim.equal(
     "ddp_hidden_outputs_go_wrong",
     "Both options fail on an output that DDP can't look into, and on no other.",
     [row["returns"] for row in outputs if row["gradients"] != "averaged"].count("own class"),
-    sum(row["gradients"] != "averaged" for row in outputs),
+    2,
     kind="count",
 )
 
@@ -284,8 +269,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# The mean of an infinity and anything is infinite, so no rank has to tell the others. The second
-# way averages by hand after `unscale_`, and to be safe puts zeros in place of infinities first
+# A mean with an infinity is infinite or NaN, so no rank has to tell the others. The second way
+# averages by hand after `unscale_`, and to be safe puts zeros in place of infinities first
 # (`nan_to_num`). Then each rank decides alone: rank 1 has seen an infinity and leaves the step out,
 # rank 0 makes it, and the models diverge. With FSDP2's shards (lesson 07) the scaler asks all
 # ranks. `autocast` goes around the forward pass as on one device. With clipping:

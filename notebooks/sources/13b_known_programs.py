@@ -197,9 +197,9 @@ sharding_tables.list_proofs(proofs)
 # ## One plan in five tools' words
 #
 # A plan (lesson 10) for 32 ranks: weights sharded over 8, each layer's matrices over 4, bfloat16,
-# blocks recomputed. `python src/snippets/one_plan.py --data 8 --tensor 4` writes it for five tools
-# and has each tool's **own parser** read it. Then each name loses its last letter in turn, and each
-# value is made wrong: 7 for a number, a word without its last letter.
+# blocks recomputed. `python src/snippets/one_plan.py --data 8 --tensor 4` writes it, and five plans
+# with other axes, for five tools; each tool's **own parser** reads them. Then each name and each
+# word loses its last letter in turn, and each number becomes 7.
 
 # %%
 plans = known_programs.read_plan()
@@ -207,7 +207,7 @@ print(*(f"{tool} {row['version']}\n{row['text']}\n" for tool, row in plans.items
 guess_typos = predict(
     "known_typos",
     "torchtitan 0.2 refuses each misspelled name. How many of "
-    f"{plans['torchtitan 0.2']['values']} wrong values does it accept?",
+    f"{plans['torchtitan 0.2']['values']} changed values (7 above) does it accept?",
     unit="values",
 )
 guess_typos
@@ -220,18 +220,19 @@ says = [
     for axis in plans["PyTorch"]["more"]
     for tool, row in plans.items()
 ]
-display(Table(rows, "Each name and value made wrong in turn, as the tool reads it without a model"))
+display(Table(rows, "Each name and value changed in turn, as the tool reads it without a model"))
 display(guess_typos.score(plans["torchtitan 0.2"]["values accepted"], within=0))
 display(Table(says, "The same ranks with other axes: the last line that a tool is told"))
 
 # %% [markdown]
 # - **What is missing** stands elsewhere: batches in your loop (PyTorch, Accelerate), recomputation
 #   in Python (DeepSpeed; torchtitan 0.3, which reads no TOML any more).
-# - **Batches.** The others count samples: a rank's at a time, and all of a step. DeepSpeed is told
-#   micro-batches: its check counts tensor ranks as data.
-# - **Swallowed names.** DeepSpeed skips outer names that it does not know, Accelerate FSDP's.
-# - **Swallowed values.** PyTorch makes a mesh of 28 of the 32 ranks. torchtitan looks at words when
-#   it builds the model. So ask a tool what it **understood**, not whether it complained.
+# - **Batches.** torchtitan and Megatron take samples, a rank's and a step's. DeepSpeed gets no
+#   `train_batch_size`: it takes tensor ranks for data.
+# - **Swallowed names.** DeepSpeed skips unknown outer names, Accelerate FSDP's (without a GPU, not
+#   all).
+# - **Swallowed values.** PyTorch makes a mesh of 28 of the 32 ranks. torchtitan 0.2 leaves words to
+#   the model's builder. So ask a tool what it **understood**, not whether it complained.
 #
 # PyTorch's lines run here, in float32: the same training on 2 x 2 ranks?
 
@@ -265,7 +266,7 @@ known_programs.strategies(here=True)
 # This course's launcher ends its ranks whatever happens to it. If another launcher is killed, each
 # of its ranks goes on as an **orphan**: a process whose parent is gone, adopted by the system's
 # first process or the user's `systemd`. Two are made here. Each holds memory, a port, and a file in
-# shared memory. One deletes its file and ends at `TERM`, the other ignores it, until `KILL`.
+# shared memory. One handles `TERM`, the other ignores it, until `KILL`.
 #
 # `nvitop` draws a machine's GPUs and their processes, in a terminal every 2 s, or once (`--once`).
 # The cell starts it here, and then on two **simulated** GPUs, as if the orphan on GPU 0 were
@@ -307,7 +308,7 @@ claim.equal(
 #   your script with the parent 1 or `systemd`. `orphans()` finds scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,
 #   which a process cannot catch. The kernel takes memory and ports, the driver GPU memory (not seen
-#   here). A file in `/dev/shm` belongs to nobody, and takes memory until it is deleted.
+#   here). A file in `/dev/shm` is no process's, and takes memory until it is deleted.
 #
 # ## Break it
 #
@@ -341,7 +342,7 @@ Table([{"": name, "hint of the proof": rows[0]["hint"]} for name, rows in failed
 #
 # A GPT of 39 billion parameters ran on 512 GPUs with `--tensor-model-parallel-size 8
 # --pipeline-model-parallel-size 2 --global-batch-size 1536` (Narayanan et al., arXiv:2104.04473,
-# Table 1). Which mesh does `fully_shard` get, and how many micro-batches has a step? Solution:
+# Table 1). Which mesh does `fully_shard` get, and how many micro-batches a pipeline? Solution:
 # `exercise.solution("megatron_axes")`.
 
 # %%
@@ -349,7 +350,7 @@ from bootcamp import exercise
 
 
 def megatron_axes(ranks, tensor, pipeline, batch, micro_batch):
-    """The size of fully_shard's mesh, and the number of a step's micro-batches, as a tuple."""
+    """The size of fully_shard's mesh, and the micro-batches of a pipeline's step, as a tuple."""
     ...
 
 
