@@ -22,6 +22,8 @@ from bootcamp_lessons import plan_contest
 def change(content):
     content["all"] = content.get("all", 0) + 1
 
+print(flush=True)
+sys.stdin.read()  # both begin at once
 for number in range(30):
     update_json(Path(sys.argv[1]), change)
     journal.note_prediction(f"{sys.argv[2]} {number}", True)
@@ -33,7 +35,12 @@ def test_files_that_two_processes_change_at_once_lose_nothing(tmp_path):
     path, env = tmp_path / "new folder" / "shared.json", dict(os.environ)
     env |= {"BOOTCAMP_LOGS": str(tmp_path / "logs"), "BOOTCAMP_WORK": str(tmp_path / "work")}
     command = [sys.executable, "-c", CHANGES, str(path)]
-    both = [subprocess.Popen([*command, name], env=env) for name in ("a", "b")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    both = [subprocess.Popen([*command, name], env=env, **pipes) for name in ("a", "b")]
+    for process in both:
+        process.stdout.readline()  # it has imported all that it needs
+    for process in both:
+        process.stdin.close()
     assert [process.wait(60) for process in both] == [0, 0]
     assert read_json(path) == {"all": 60}
     assert len(read_json(tmp_path / "work" / "progress.json")["predictions"]) == 60
