@@ -232,6 +232,7 @@ model = nn.Linear(8, 16)
 fully_shard(model, mesh=mesh["data"])
 parallel.parallelize_module(model, mesh["tensor"], parallel.ColwiseParallel())"""
 }
+HOURS = '__import__("datetime").timedelta(hours=2)'
 PART = "No rank may go on before all parts are added up"
 EXPERTS = "AdamW([{'params': model[1:].parameters()}, "
 TWICE_THE_RATE = {
@@ -328,7 +329,7 @@ MISTAKES = [
     ("policy_of_the_root", {"policy = ": "model.bfloat16()\npolicy = "}, "Small updates vanish"),
     ("policy_of_the_root", setting("gathered", 337_920), "what travels is not in 16"),
     ("expert_without_rows", ONLY_IF_ALL_HAVE_ROWS, "none may be left out"),
-    ("expert_without_rows", "the ranks hang", "No timeout"),
+    ("expert_without_rows", {'group("gloo")': f'group("gloo", timeout={HOURS})'}, "No timeout"),
     ("expert_without_rows", holding(1.0), "fully_shard has to stay"),
     ("own_count", BOTH, "DDP then divides by their number"),
     ("own_count", SHIFTED, "Nobody brings the ranks together"),

@@ -110,8 +110,8 @@ class Prediction:
 def parse_amount(answer, unit: str) -> float | None:
     """Return the number, 0 or more, in an answer such as 150, "1,500" or "150 ms"; else None."""
     text = str(answer).strip().removesuffix(unit).strip().lower()
-    plain = text.replace(",", "") if AMOUNT.fullmatch(text) else ""
-    return int(plain) if plain.isdecimal() else float(plain) if plain else None
+    read = int if text.replace(",", "").isdecimal() else float
+    return read(text.replace(",", "")) if AMOUNT.fullmatch(text) else None
 
 
 def predict(name: str, question: str, unit: str = "", answer=None) -> Prediction:

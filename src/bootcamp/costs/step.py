@@ -19,8 +19,8 @@ from bootcamp.costs.plans import Plan
 from bootcamp.costs.sharding import Group, split_by_link
 
 BACKWARD_LAUNCHES = 1.8  # times as long as the forward's: autograd launches about twice the kernels
-CONTENTION = 0.3  # seconds of products that a second on a host's bus takes: multiprocessors, memory
 ADAM = 30  # bytes for each parameter: four float32 read, three written, the 16 bit copy written
+CONTENTION = 0.3  # seconds of products that a second on a host's bus takes: multiprocessors, memory
 IN_HOST, BETWEEN_HOSTS = 30e-6, 15e-6  # seconds: of a call, and of each doubling of the hosts
 HALF_SPEED_BATCH = 8  # micro-batch at which a GPU reaches half of its speed in convolutions
 # {has a batch norm: reads and writes of each convolution's output, forward and backward}

@@ -180,13 +180,13 @@ def enter_user_namespace(uid: int, gid: int) -> None:
 def _write_etc_hosts(count: int) -> None:
     """Lay an /etc/hosts with all hosts' names over the machine's, in this mount namespace only."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
-    for host in range(count):
-        # torch asks for a peer's name by its IPv4 address as IPv6 writes it, and warns without one
-        lines += [f"{start}{address(host)} {name(host)}" for start in ("", "::ffff:")]
+    # torch asks for a peer's name by its IPv4 address as IPv6 writes it, and warns without one
+    lines += [f"{start}{address(k)} {name(k)}" for k in range(count) for start in ("", "::ffff:")]
     mount("none", "/", "none", MS_REC | MS_PRIVATE)  # nothing gets out
     over = tempfile.gettempdir()  # for a moment; over a file that is deleted nobody mounts another
     mount("tmpfs", over, "tmpfs")
     Path(over, "hosts").write_text("\n".join([*lines, ""]))
+    Path(over, "hosts").chmod(0o644)
     mount(f"{over}/hosts", "/etc/hosts", "none", MS_BIND)
     linux.call("umount2", over.encode(), MNT_DETACH)
 

@@ -88,7 +88,7 @@ def separate_waiting(timelines: dict[int, dict], world: int) -> dict[int, dict]:
     for rank, timeline in timelines.items():
         waits, sends = [], []
         for index, (_, start, end) in enumerate(timeline["calls"]):
-            met = min(max(start, entered[index] - timeline["began"] if entered else start), end)
+            met = min(max(start, entered[index] - timeline["began"]), end) if entered else start
             waits.append((start, met))
             sends.append((met, end))
         sending = merge_intervals(sends)

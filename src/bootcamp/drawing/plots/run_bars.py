@@ -66,7 +66,7 @@ def throughput(*runs: Run) -> Figure:
         words = f"{number(median)} samples/s"
         used = min(run.world * run.config["cores_per_rank"], run.config["machine"]["cores"])
         where = f" on {count(used, 'core')}" if device_word(run) == "CPU" else ""
-        tokens = f"{number(each := run.tokens_per_second)} tokens/s" * (each > 1.5 * median)
+        tokens = f"{number(each)} tokens/s" if (each := run.tokens_per_second) > median else ""
         _write_value(axes, row, high, words, f"{tokens}{where}".strip())
         says.append(f"{name} {words} ({number(low)} to {number(high)}){where}")
     _name_axes(axes, name_runs(runs), "samples per second", width=32)
