@@ -105,13 +105,13 @@ def test_stored_outputs_come_back_from_git_and_without_it_are_the_readers_own(he
 def test_catching_up_fills_in_solutions_where_nothing_is(here):
     work = here / "work"
     (work / "first_run.py").write_text("mine")
-    (work / "training_loop.py").write_text(exercise.find("training_loop").starting_point())
+    (work / "to_the_gpu.py").write_text(exercise.find("to_the_gpu").starting_point())
     said = "".join("".join(reset.catch_up("04")).split())  # lines break where the path is long
     assert (work / "first_run.py").read_text() == "mine"
     assert "first_run.pyisyours" in said
-    solution = strategies.SCRIPTS["cpu"].path.read_text()
-    assert (work / "training_loop.py").read_text() == solution, "a mere start is nobody's work"
-    assert (work / "to_the_gpu.py").read_text() == strategies.SCRIPTS["gpu"].path.read_text()
+    solution = strategies.SCRIPTS["gpu"].path.read_text()
+    assert (work / "to_the_gpu.py").read_text() == solution, "a mere start is nobody's work"
+    assert (work / "thread_replicas.py").exists(), "what was not begun is filled in as well"
     assert SCRIPTS["02"] == ["to_the_gpu"], "best_batch is a function in a cell"
     of_before = [name for lesson in ("00", "01", "02", "02b", "03") for name in SCRIPTS[lesson]]
     assert {path.stem for path in work.iterdir()} == set(of_before), "not this lesson's own"

@@ -352,23 +352,26 @@ claim.larger(
 # %% [markdown]
 # ## Exercise
 #
-# ### First: three lines are missing
+# ### First: SGD by hand
 #
-# Write the heart of the training loop.
+# A parameter begins at 0. `sgd(gradients, lr, momentum)` gets its gradient of each step, and
+# returns a list: its value after each step. With momentum 0.9, nine tenths of the sum are left when
+# the next gradient is added. How long do the steps become if all gradients are equal?
 
 # %%
 from bootcamp import exercise
 
-print(exercise.start("training_loop"))
+
+def sgd(gradients, lr, momentum):
+    # your turn: return a value for each step
+    ...
+
+
+print(exercise.check("sgd", sgd))
 
 # %% [markdown]
-# Edit the file, save it, and check it. The checker trains with both optimizers and compares the
-# results with the baseline. `exercise.solution("training_loop")` shows the solution as a diff.
-
-# %%
-print(exercise.check("training_loop"))
-
-# %% [markdown]
+# `exercise.solution("sgd")` shows a solution.
+#
 # ### Second: how long will it take?
 #
 # How many days does a training need on one device? Count the products with the weights of the

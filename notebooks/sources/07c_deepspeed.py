@@ -278,9 +278,9 @@ if DEEPSPEED:
 # too, `zero_to_fp32.py`.) The script with these lines at its end:
 
 # %%
-display(excerpts.code(known_programs.SAVING["run.finish()"]))
+saves = variant("zero", "zero_saves", known_programs.SAVING)
 if DEEPSPEED:
-    saved = launch(known_programs.save_as_deepspeed(), 2, stage=3, **MLP)
+    saved = launch(saves, 2, stage=3, **MLP)
     files = sorted((saved.folder / "deepspeed").rglob("*.pt"))
     display(Table([{"file": path.name, "bytes": path.stat().st_size} for path in files]))
     (converted,) = excerpts.parse_printed(saved)

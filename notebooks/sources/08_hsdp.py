@@ -375,6 +375,8 @@ Table(rows, "Sent by one rank in one step, by formula, blocks only")
 # bytes, since gloo refuses FP8 ("Invalid scalar type"). Gradients stay in float32.
 
 # %%
+from functools import partial
+
 from bootcamp import launch
 from bootcamp_lessons import excerpts, one_device
 
@@ -386,66 +388,63 @@ guess_eight = predict(
 )
 guess_after = predict(
     "hsdp_fp8_after",
-    "Another program gathers float32, and rounds in the same way after the gather. How far are "
-    "its losses from FP8's at most?",
+    "Another program (the last two changes) gathers float32, and rounds in the same way after the "
+    "gather. How far are its losses from FP8's at most?",
 )
 display(guess_eight, guess_after, script_diff("fsdp_fp8"))
+later = {
+    "return to_fp8(self), None": "return (self + 0,), None",
+    "rows, scales = gathered": "rows, scales = to_fp8(*gathered)",
+}
+rounded_later = variant("fsdp_fp8", "fsdp_fp8_later", later)
 
 # %%
 same = {"device": "cpu", "optimizer": "adamw", "quiet": True, **check.settings(4)}
-after = {"return to_fp8(self), None": "return (self + 0,), None"}
-after["rows, scales = gathered"] = "rows, scales = to_fp8(*gathered)"
-imported = "from torch.distributed.fsdp import "
-narrow = f"""from functools import partial
-{imported}MixedPrecisionPolicy, fully_shard
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-fully_shard = partial(fully_shard, mp_policy=policy)"""
-programs = {
-    "float32": ("fsdp", {}),
-    "bf16": ("fsdp", {f"{imported}fully_shard": narrow}),
-    "FP8": ("fsdp_fp8", {}),
-    "FP8 after the gather": ("fsdp_fp8", after),
+bf16 = {"gather_dtype": "bfloat16", "reduce_dtype": "float32", "micro_batches": 1, "clip": 1e9}
+counting = sharding_tables.make_counting_script
+runs = {
+    "float32": launch(counting("fsdp"), 4, **same),
+    "bf16": launch(counting("fsdp_in_practice"), 4, **same, **bf16),
+    "FP8": launch(counting("fsdp_fp8"), 4, **same),
+    "FP8 after the gather": launch(counting(rounded_later, {}, "later_counted"), 4, **same),
 }
-runs, gathered = {}, {}
-for name, (script, changes) in programs.items():
-    counting = sharding_tables.make_counting_script(script, changes, f"counted_{name}")
-    runs[name] = launch(counting, 4, **same)
-    calls = runs[name].collective_counts().items()
-    gathered[name] = sum(size * count for (kind, size), count in calls if kind == "all-gather")
-rows = []
-for name, run in runs.items():
-    row = {"gathered": name, "MB in a step": gathered[name] / 1e6}
-    apart = {f"loss off {one}": one_device.furthest(run, runs[one]) for one in ("float32", "FP8")}
-    rows.append(row | apart)
-shapes = [shape for layer in model_shapes.layers("gpt", "tiny")[1:-1] for shape in layer.shapes]
-saved = sum(3 * tall * wide - 4 * tall for tall, wide in (s for s in shapes if len(s) == 2))
-print(guess_eight.score(gathered["float32"] / gathered["FP8"], within=0.1))
-print(guess_after.score(rows[3]["loss off FP8"], within=0))
-for optimizer in ("sgd", "adamw"):
-    both = same | {"optimizer": optimizer, "dtype": "float64"}
-    alone = launch(excerpts.SNIPPETS / "fp8_alone.py", 1, **both)
-    check.same_training(launch("fsdp_fp8", 4, **both), alone)
-display(Table(rows, "FSDP on four ranks: full size of what is gathered"))
-claim.equal(
-    "hsdp_fp8_gathers_the_formula",
-    "Twice in a step, each number of a matrix saves 3 bytes, and each row has a scale of 4.",
-    gathered["FP8"],
-    gathered["float32"] - 2 * saved,
-    within=0.01,
-    kind="count",
-)
+gathered, columns = {}, {"MB in a step": lambda run: gathered[run] / 1e6}
+for run in runs.values():
+    gathered[run] = 4 * sharding_tables.communication_volume(run, 1)["all-gather"]
+for name in ("float32", "FP8"):
+    columns[f"loss off {name}"] = partial(one_device.furthest, baseline=runs[name])
+table = Table.of(runs, columns, "FSDP on four ranks: full size of what is gathered")
+print(guess_eight.score(gathered[runs["float32"]] / gathered[runs["FP8"]], within=0.1))
+print(guess_after.score(table[3]["loss off FP8"], within=0))
+table
 
 # %% [markdown]
 # FP8 looks more exact than bf16. But here it only travels, and float32 computes. `param_dtype` also
 # computes in bf16, and rounds the loss itself, near 5 to multiples of 1/32.
 #
-# Both optimizers train what one process trains that rounds alike (in float64, since float32's
-# rounding decides near the middle of two numbers). A scale for a whole matrix would take an
-# all-reduce, or depend on the ranks.
-#
 # Only bytes tell the last program from FP8: rounded *after* the gather, the training is the same in
 # every digit. torchao's `Float8Linear` does so without `enable_fsdp_float8_all_gather=True`.
-# **Where a flag promises fewer bytes, count them.**
+# **Where a flag promises fewer bytes, count them.** And compare with one process that rounds alike
+# (in float64, since float32's rounding decides near the middle of two numbers):
+
+# %%
+for optimizer in ("sgd", "adamw"):
+    both = same | {"optimizer": optimizer, "dtype": "float64"}
+    alone = launch(excerpts.SNIPPETS / "fp8_alone.py", 1, **both)
+    print(check.same_training(launch("fsdp_fp8", 4, **both), alone))
+blocks = model_shapes.layers("gpt", "tiny")[1:-1]
+matrices = [shape for block in blocks for shape in block.shapes if len(shape) == 2]
+claim.equal(
+    "hsdp_fp8_gathers_the_formula",
+    "Twice in a step, each number of a matrix saves 3 bytes, and each row has a scale of 4.",
+    gathered[runs["FP8"]],
+    gathered[runs["float32"]] - 2 * sum(3 * tall * wide - 4 * tall for tall, wide in matrices),
+    within=0.01,
+    kind="count",
+)
+
+# %% [markdown]
+# A scale for a whole matrix would take an all-reduce, or depend on the ranks.
 #
 # ## Break it
 #

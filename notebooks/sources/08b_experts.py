@@ -15,7 +15,7 @@
 # kept?
 
 # %%
-from bootcamp import check, claim, default_ranks, gpu_count, launch, plots, warm_up
+from bootcamp import Table, check, claim, default_ranks, gpu_count, launch, plots, warm_up
 from bootcamp.paths import SRC
 from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.diagrams import experts as pictures
@@ -464,7 +464,9 @@ display(sharding_tables.list_proofs([("grouped", proof) for proof in grouped]))
 waits, *_ = excerpts.parse_printed(grouped[0].run)
 display(guess_waits.score(waits["tolist"], within=0))
 layer = launch(excerpts.SNIPPETS / "experts_grouped.py", 1, device="cpu", quiet=True)
-print(waits, *excerpts.parse_printed(layer))
+(apart,) = excerpts.parse_printed(layer)
+waits_of = {f"{call} in a step": times for call, times in waits.items()}
+display(Table([waits_of | apart], "Calls that wait; apart from the loop's; rows right by starts"))
 launches = fitted_constants.find_constants("", "H100").launch  # seconds: of a layer's forward
 one, each = launches / kernels.KERNELS[0], waits["tolist"] / TINY["layers"]
 idle = (100 * mixtral.layers * seconds / (computing / 3) for seconds in (each * one, launches))

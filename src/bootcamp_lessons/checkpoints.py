@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from bootcamp.hosts import drills
-from bootcamp.launcher.launch import LaunchError, Options, launch
+from bootcamp.launcher.launch import Options, launch
 from bootcamp.records import heartbeat
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
@@ -57,15 +57,6 @@ def launch_and_kill(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process_id, signal.SIGKILL)
     return run.record
-
-
-def read_refusal(folder: Path, *given, **flags) -> str:
-    """Return the last line of the error of a launch that must fail, without the folder's path."""
-    try:
-        launch(*given, **flags)
-    except LaunchError as error:
-        return str(error).strip().splitlines()[-1].replace(str(folder), "...")
-    raise AssertionError("this should not have been resumed")
 
 
 STATEFUL = excerpts.SNIPPETS / "stateful_checkpoint.py"

@@ -40,6 +40,27 @@ def throughput(seconds, samples, warm_up):
 
 
 @FunctionTask.from_solution(
+    hint="One number is kept between steps. What is left of it when the next gradient comes?",
+    stronger="total = momentum * total + gradient, value -= lr * total, and value joins the list.",
+    cases=(([1.0, 1.0, -2.0, 0.5], 0.1, 0.9), ([4.0, 0.0, 1.0], 0.5, 0.5)),
+    mistakes={
+        ("momentum * total", "total"): "That sum never fades, as in the loop without zero_grad.",
+        ("momentum * total + ", ""): "That has no momentum: it uses each gradient once.",
+        ("+ gradient", "+ (1 - momentum) * gradient"): "That is a mean, as AdamW keeps: add all.",
+        ("value -=", "value +="): "That climbs: a step goes against the gradient.",
+    },
+)
+def sgd(gradients, lr, momentum):
+    """The values of a parameter after each step; it begins at 0. momentum: left of the sum."""
+    total, value, values = 0.0, 0.0, []
+    for gradient in gradients:
+        total = momentum * total + gradient  # of equal ones up to gradient / (1 - momentum)
+        value -= lr * total
+        values.append(value)
+    return values
+
+
+@FunctionTask.from_solution(
     hint="How many operations a weight and token in the forward pass? The backward pass has twice.",
     stronger="A weight takes 2 operations in the forward and 4 in the backward, so it is 6 * "
     "weights * tokens. Divide by share * peak_flops_per_second, then by the seconds of a day.",

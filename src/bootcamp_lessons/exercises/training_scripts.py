@@ -197,16 +197,6 @@ TASKS = [
         "call that moves every parameter along its gradient: a method of the optimizer.",
     ),
     ScriptTask(
-        "training_loop",
-        task="Exercise of notebook 01: write the heart of the training loop.\nThree lines are "
-        "missing.",
-        solution="cpu",
-        takes_out=("optimizer.zero_grad()", "loss.backward()", "optimizer.step()"),
-        hint="Gradients add up until they are set to zero; order and place of the lines matter.",
-        stronger="In this order: the optimizer sets the old gradients to zero, the loss computes "
-        "new ones with backward(), the optimizer takes its step.",
-    ),
-    ScriptTask(
         "to_the_gpu",
         task="Exercise of notebook 02: move this training to whatever device --device names.",
         solution="gpu",

@@ -129,11 +129,6 @@ def try_settings(changed: dict, **flags) -> dict:
     return row | {"buckets": excerpts.parse_printed(run)[0]["reserved"]}
 
 
-def save_as_deepspeed() -> Path:
-    """Write the ZeRO script with DeepSpeed's save, and compare its model with the saved one."""
-    return variant("zero", "zero_saves", SAVING)
-
-
 def strategies(here: bool = False) -> Table:
     """Table Lightning's strategies as recorded; here: run them where Lightning is installed.
 

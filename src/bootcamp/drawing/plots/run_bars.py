@@ -186,9 +186,9 @@ def _height(bars, each: float = 0.75) -> float:
 
 def _write_value(axes, row: float, x: float, words: str, below: str = "") -> None:
     """Write right of a bar: bold words, and small ones below them."""
-    charts.beside(axes, x, row, words, up=9 if below else 0, bbox=charts.WHITE, **charts.BOLD)
-    if below:
-        charts.beside(axes, x, row, below, up=-10, bbox=charts.WHITE, fontsize=SMALL)
+    bold, behind = {"up": 9 if below else 0, **charts.BOLD}, {**charts.WHITE, "pad": 3}
+    for text, look in ((words, bold), (below, {"up": -10, "fontsize": SMALL})):
+        charts.beside(axes, x, row, text, bbox=behind, **look)
 
 
 def _name_axes(axes, labels: list[str], xlabel: str, unit=three_digits, width: int = 99) -> None:
