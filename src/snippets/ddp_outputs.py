@@ -5,6 +5,8 @@ still have the same gradients.
 """
 
 import json
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,34 +14,45 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
+@dataclass
+class Data:
+    """A result that only `find_unused_parameters` looks into."""
+
+    values: Any
+
+
 class Own:
-    """A result that DDP can't look into: neither tuple, list, dictionary nor dataclass."""
+    """A result that neither option looks into."""
 
     def __init__(self, values):
         self.values = values
 
 
-RETURNS = {"tuple": lambda y: (y, "words"), "dict": lambda y: {"y": y}, "own class": Own}
-READ = {"tuple": lambda out: out[0], "dict": lambda out: out["y"], "own class": lambda o: o.values}
+KINDS = {  # how a kind of output is made, and how the tensor is read from it
+    "tuple": (lambda y: (y, "words"), lambda out: out[0]),
+    "dict": (lambda y: {"y": y}, lambda out: out["y"]),
+    "dataclass": (Data, lambda out: out.values),
+    "own class": (Own, lambda out: out.values),
+}
 
 
 class Layers(nn.Sequential):
     def forward(self, inputs):
-        return RETURNS[self.kind](super().forward(inputs))
+        return self.wrap(super().forward(inputs))
 
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-for kind in RETURNS:
+for kind, (wrap, read) in KINDS.items():
     for option in ("", "find_unused_parameters", "static_graph"):
         torch.manual_seed(0)
         layers = Layers(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
-        layers.kind = kind
+        layers.wrap = wrap
         model = DistributedDataParallel(layers, **({option: True} if option else {}))
         try:
             for step in range(3):
                 model.zero_grad()
-                READ[kind](model(torch.full((1, 4), step + rank + 1.0))).sum().backward()
+                read(model(torch.full((1, 4), step + rank + 1.0))).sum().backward()
             mine = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
             mean = mine / dist.get_world_size()
             dist.all_reduce(mean)
