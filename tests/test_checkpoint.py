@@ -8,6 +8,7 @@ from argparse import Namespace
 
 import pytest
 import torch
+import warm
 from strategy_table import RELAYS
 from trained import baseline, trained
 
@@ -32,7 +33,7 @@ NOBODY = 99_999_999  # more than any process id
 def test_relay_of_scripts_trains_what_one_run_trains(name, tmp_path):
     """Two steps each: the second one's loss has the optimizer's state that was loaded."""
     flags, *members = RELAYS[name]
-    flags = {**flags, "global_batch": 12}
+    flags = {"global_batch": 12, **flags}
     members = [case for case in members if not case.missing]
     whole = baseline(steps=2 * len(members), **flags)
     place = None
@@ -41,7 +42,8 @@ def test_relay_of_scripts_trains_what_one_run_trains(name, tmp_path):
         place = places["save"] = tmp_path / str(number)
         own = {} if strategies.SCRIPTS[case.script].own_device else {"device": "cpu"}
         own |= {**flags, **case.flags, "steps": 2 * number + 2, "quiet": True}
-        run = launch.launch(case.script, case.ranks, **places, **own)
+        with warm.workers():
+            run = launch.launch(case.script, case.ranks, **places, **own)
         assert [row["step"] for row in run.steps] == [2 * number, 2 * number + 1]
         expected = whole.losses[2 * number : 2 * number + 2]
         assert run.losses == pytest.approx(expected, abs=1e-5), f"{case} resumed another training"
@@ -59,7 +61,7 @@ def test_gathers_in_8_bits_take_up_their_own_on_another_number_of_ranks(tmp_path
     flags = {**FLAGS, "model": "gpt", "dtype": "float64"}
     launch.launch("fsdp_fp8", 2, steps=2, save=tmp_path / "a", **flags)
     rest = launch.launch("fsdp_fp8", 4, steps=4, resume=tmp_path / "a", **flags)
-    whole = trained("fsdp_fp8", 2, steps=4, **flags)
+    whole = trained("fsdp_fp8", 4, steps=4, **flags)
     assert rest.losses == pytest.approx(whole.losses[2:], abs=1e-5)
 
 

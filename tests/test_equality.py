@@ -15,7 +15,7 @@ from snippets import muon
 
 PROMISED = 1e-5  # what the course's pages promise, whatever the package allows
 NO_COMPILER = machine.find_missing_for_inductor(torch.__path__[0]) is not None
-PROVED = sorted({strategies.describe(case.path).name for case in CASES} & {*strategies.SCRIPTS})
+PROVED = sorted({case.name for case in CASES} & {*strategies.SCRIPTS})
 EACH = [
     pytest.param(case, optimizer, id=f"{case} {optimizer}")
     for case in CASES
@@ -106,7 +106,7 @@ def test_proof_rejects_what_people_get_wrong(mistake, optimizer):
 
 
 def test_table_proves_every_script_with_both_optimizers():
-    proved = {(strategies.describe(c.path).name, each) for c in CASES for each in c.optimizers}
+    proved = {(c.name, each) for c in CASES for each in c.optimizers}
     linear_in_gradients = {("local_sgd", "adamw")}  # of which MISTAKES says that it differs
     scripts = set(strategies.SCRIPTS) - {"cpu"}
     assert {(name, each) for name in scripts for each in BOTH} - proved == linear_in_gradients
