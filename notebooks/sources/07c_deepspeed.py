@@ -2,7 +2,7 @@
 # # 07c DeepSpeed: ZeRO as a configuration
 #
 # **29 minutes**, on any machine, after lesson 07. The ranks are CPU cores, even where there are
-# GPUs: this lesson counts and compares. Without DeepSpeed its cells do nothing, and say so.
+# GPUs: this lesson counts and compares. Without DeepSpeed its cells do nothing.
 #
 # After this lesson you can read a DeepSpeed configuration, say what its stages hold and really
 # send, save so that others can load, and find a default that changes the training.
@@ -39,7 +39,8 @@ PROVEN = {"device": "cpu", "quiet": True, **check.settings(RANKS)}
 MLP = {"model": "mlp", "device": "cpu", "quiet": True, **check.settings(2)}
 DEEPSPEED = available("deepspeed", fetch=True)
 if not DEEPSPEED:
-    print("DeepSpeed is not installed here: its cells do nothing. make install GROUPS=deepspeed")
+    print("DeepSpeed is not installed, so its cells do nothing: make install GROUPS=deepspeed")
+    print("What they show on another machine: slides/kit/expected/*/07c_deepspeed.md")
 
 # %% [markdown]
 # ## The idea

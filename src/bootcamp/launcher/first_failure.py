@@ -15,8 +15,10 @@ IN_HOROVODRUNS_REPORT = re.compile(r"^Process (\d+) exit with status code (\d+)\
 # over several hosts, and says "[0]:" alone of a host without a rank's error
 MARKED_BY_HOROVODRUN = re.compile(r"\[(\d+)\]<(?:stdout|stderr)>:")
 MARKED_BY_TORCHRUN = re.compile(r"\[(\d+)\]:(?=.)")
-# lines of torchrun itself after the error of a rank
-TORCHRUNS_LINE = re.compile(r"[IWE]\d{4} |Traceback |Failures:|Root Cause |\S+ChildFailedError: ")
+AFTER_THE_ERROR = re.compile(
+    r"\W|[IWE]\d{4} |Traceback |Failures:|Root Cause |\S+ChildFailedError: "
+    r"|Exception raised from |C\+\+ CapturedTraceback|frame #"
+)
 
 
 def describe_failure(folder: Path, request: RunRequest, codes: dict) -> dict:
@@ -64,10 +66,9 @@ def _find_first_rank(folder: Path, outputs: dict[str, str], code: int) -> tuple 
     reported = {}
     for launcher, text in outputs.items():
         reported |= {rank: (rank, launcher, end) for rank, end in _read_report(text)}
-    killed = [rank for rank, (_, _, end) in reported.items() if end < 0]
-    wrote = [each.rank for each in rank_errors.read_errors(folder) if each.rank in reported]
-    suspects = [*killed, *wrote, *reported]
-    return reported[suspects[0]] if suspects and code > 0 else None
+    suspects = [rank for rank, (_, _, end) in reported.items() if end < 0]
+    suspects += [each.rank for each in rank_errors.read_errors(folder) if each.rank in reported]
+    return reported[[*suspects, *reported][0]] if reported and code > 0 else None
 
 
 def _read_report(text: str) -> list[tuple[int, int]]:
@@ -101,8 +102,7 @@ def _select_output(text: str, rank: int | None, hosts: int) -> str:
 
 def _find_error(text: str, rank: int | None, code: int) -> str:
     """Return the error that a process ended with, or its exit code if that tells more."""
-    lines = [line for line in text.splitlines() if re.match(r"\w", line)]
-    lines = [line for line in lines if not TORCHRUNS_LINE.match(line)]
+    lines = [line for line in text.splitlines() if line and not AFTER_THE_ERROR.match(line)]
     if lines and (rank is None or code in (1, 2)):  # Python's after an exception, bad arguments
         return lines[-1]
     return f"{'the command' if rank is None else f'rank {rank}'} ended with exit code {code}"
