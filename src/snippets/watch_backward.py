@@ -51,5 +51,5 @@ def note(layer, given, output):
 
 torch.autograd.backward = watched
 torch.nn.modules.module.register_module_forward_hook(note)
-sys.argv = [args.file, "--steps", "2"]
+sys.argv = [args.file, "--steps", "2", "--model", "mlp"]
 runpy.run_path(args.file, run_name="__main__")

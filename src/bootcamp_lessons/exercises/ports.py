@@ -46,7 +46,7 @@ class LeaveTask(PortTask):
         if "clip_grad_norm_" not in text:
             raise Wrong(f"the clipping that {self.leaves}'s script had", "it clips no gradients.")
         strategies.record_copy(path, "ddp" if self.ranks > 1 else "gpu")
-        flags = {**equality.settings(self.ranks), "optimizer": "sgd", "quiet": True}
+        flags = {**equality.settings(self.ranks), "optimizer": "sgd", "quiet": True, **self.flags}
         run = launch.launch(path, self.ranks, options=PATIENCE, **flags)
         alone = launch.launch(self.counterpart(), 1, options=PATIENCE, **flags)
         says = f"it trains what {self.leaves}'s script trained, with SGD."
@@ -69,6 +69,7 @@ TASKS = [
         leaves="Apex",
         counterpart=partial(variants.variant, "gpu", "gpu_clipped", {STEP: CLIPPED}),
         near=1e-3,
+        flags={"global_batch": 4},  # CPUs are slow at fp16
         also=check_precision,
         hint="Five calls do what Apex's three did. Which one makes the gradients what "
         "clip_grad_norm_ has to see, and where does autocast end?",

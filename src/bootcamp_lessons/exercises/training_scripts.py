@@ -20,14 +20,14 @@ SAVE_PROGRAM, KILLS = SRC / "snippets" / "save_for_ever.py", 20
 
 def _trains_otherwise(path: Path, ranks: int, steps: int, **flags) -> bool:
     """Tell whether a script with these flags trains something else than the baseline, with SGD."""
-    same = {"optimizer": "sgd", "steps": steps}
+    same = {"optimizer": "sgd", "steps": steps, "model": "mlp"}
     run = launch.launch(path, ranks, quiet=True, options=PATIENCE, **same, **flags)
     return bool(compare(run, baseline(**same)).failed)
 
 
 def check_moved(path: Path, proofs: list[Proof]) -> str:
     """Run a step on the meta device, where a tensor that was not moved is an error."""
-    rank = launch.launch(path, 1, device="meta", steps=1, quiet=True).ranks[0]
+    rank = launch.launch(path, 1, device="meta", steps=1, model="mlp", quiet=True).ranks[0]
     if (found := rank.parameter_device) != "meta":
         return f"with --device meta the model was on {found}: it was not moved."
     moved = rank.activation_devices == ["meta"]
@@ -78,9 +78,9 @@ def check_units(path: Path, proofs: list[Proof]) -> str:
     """As check_sharded, and look at what is gathered: at a time, and when the forward pass ends."""
     says = 'print("units", sum(hasattr(part, "unshard") for part in model.modules()))\nrun.finish()'
     counted = variants.variant(path, f"{path.stem}_counted", {"run.finish()": says})
-    printed = launch.launch(counted, 2, steps=1, quiet=True, options=PATIENCE).output(0)
+    run = launch.launch(counted, 2, steps=1, model="mlp", quiet=True, options=PATIENCE)
     one = "it gathers all parameters at once, and saves nothing while it computes: shard its parts"
-    if wrong := check_sharded(path, proofs) or (f"{one} first." if "units 1\n" in printed else ""):
+    if wrong := check_sharded(path, proofs) or ("units 1\n" in run.output(0) and f"{one} first."):
         return wrong
     run, alone = proofs[0].run, proofs[0].baseline.ranks[0]
     gathered = run.ranks[0].activation_bytes - alone.activation_bytes / run.world
@@ -106,22 +106,21 @@ def check_sequence_parallel(path: Path, proofs: list[Proof]) -> str:
 def check_mesh(path: Path, proofs: list[Proof]) -> str:
     """Measure what ranks hold and hosts send, since any mesh trains the same."""
     flags = {"steps": 4, "model": "mlp", "quiet": True, "options": PATIENCE}
-    placed = {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": 2}
     model = model_shapes.FLOAT32_BYTES * model_shapes.parameters("mlp", "tiny")
-    for shard in (4, 1, 2):
-        run = launch.launch(path, 4, shard=shard, **placed, **flags)
+    for shard, hosts in ((2, 1 if simulated_hosts.why_not() else 2), (4, 1)):
+        run = launch.launch(path, 4, device="cpu", hosts=hosts, shard=shard, **flags)
         share = run.ranks[0].parameter_bytes / model
         if abs(share * shard - 1) > 0.02:
             return (
                 f"with --shard {shard} a rank holds {share:.0%} of the parameters, not "
                 f"{1 / shard:.0%}. The second axis of the mesh is the one that is sharded."
             )
-    sent = sum(rank.sent_to_other_hosts_bytes_per_step or 0 for rank in run.ranks[:2])
-    if "hosts" in placed and abs(sent / model - 1) > 0.1:
-        return (
-            f"with --shard 2 on two hosts of two ranks, a host sends the other {sent / model:.1f} "
-            "times the model in a step, not once. The ranks of a row must be of one host."
-        )
+        sent = sum(rank.sent_to_other_hosts_bytes_per_step or 0 for rank in run.ranks[:2])
+        if hosts > 1 and abs(sent / model - 1) > 0.1:
+            return (
+                f"with --shard 2 on two hosts of two ranks, a host sends {sent / model:.1f} times "
+                "the model in a step, not once. The ranks of a row must be of one host."
+            )
     return ""
 
 

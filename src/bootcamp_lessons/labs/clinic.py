@@ -45,7 +45,7 @@ class Case(ScriptTask):
     examine_ranks: tuple[int, ...] = ()
     start_processes: int = 0
     framework: str | None = None
-    hang_seconds: float = 6
+    hang_seconds: float = 3
     flags: dict = field(default_factory=dict)
 
     @property
@@ -74,9 +74,9 @@ class Case(ScriptTask):
         options = launch.Options(hang_seconds=self.hang_seconds, framework=self.framework)
         return launch.launch(OBSERVER, ranks, options=options, **how, **flags)
 
-    def observe(self, path: Path, ranks: int, **flags) -> list[dict]:
-        """Run a script and return what was observed of each rank. Raises Wrong if it failed."""
-        run = self.run(path, ranks, **flags)
+    def observe(self, path: Path, ranks: int, run: Run | None = None, **flags) -> list[dict]:
+        """Run a script, or read its run: what was seen of each rank. Raises Wrong if it failed."""
+        run = run or self.run(path, ranks, **flags)
         if run.status != "ok":
             error, where = run.summary["error"], f" on {ranks} ranks" if ranks > 1 else ""
             meaning = self.meaning(tasks.describe_failure(error, path))
@@ -199,9 +199,9 @@ def examine(name: str) -> Examination:
 
 
 def observe(name: str) -> list[dict]:
-    """Run a broken script that ends by itself, and return what was observed of each rank."""
+    """Return what was observed of each rank of a broken script that ends by itself."""
     case = _find(name)
-    return case.observe(case.broken, case.ranks)
+    return case.observe(case.broken, case.ranks, _run_broken(name, case.ranks))
 
 
 def observe_three(name: str) -> list[list[dict]]:
