@@ -135,7 +135,7 @@ def make_sweep_rows(cost, ranks: int = 2) -> list[dict]:
 
 
 def write_sweep(
-    folder: Path, cost, ranks=2, backend="gloo", cpu=None, shared=False, rounds=30
+    folder: Path, cost, ranks=2, backend="gloo", cpu=None, shared=False, rounds=12
 ) -> allreduce_sweep.Sweep:
     """Write a sweep of all-reduces on a machine with two cores, or with a GPU for each rank."""
     on_gpus = backend == "nccl"

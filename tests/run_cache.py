@@ -1,12 +1,12 @@
 """Answer a launch from an identical earlier one of this run of the suite.
 
 Tests and lessons train the same thing many times over. `install` puts a Connection in the
-launcher's place: while the folder in BOOTCAMP_RUN_CACHE answers, a launch that ended well leaves a
-copy of its record there, and an identical launch of another process gets that record, in a new run
-folder, without training. Identical means the same text of the script, arguments, ranks, hosts,
-start, environment and package. Never answered are a start that is itself what is shown (cold,
-torchrun), arguments that name files, and a launch that the same process repeats: it wants a second
-run. Only within `repeated()` one record does for both.
+launcher's place: while the folder in BOOTCAMP_RUN_CACHE answers, a launch that ended well (also of
+a program, as a command) leaves a copy of its record there, and an identical launch of another
+process gets that record, in a new run folder, without training. Identical means the same text of
+the script, arguments, ranks, hosts, start, environment and package. Never answered are a start that
+is itself what is shown (cold, torchrun), arguments that name files, and a launch that the same
+process repeats: it wants a second run. Only within `repeated()` one record does for both.
 """
 
 import contextlib
@@ -19,6 +19,8 @@ import sys
 import threading
 import time
 from contextvars import ContextVar
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from filelock import FileLock
@@ -98,8 +100,11 @@ class CachedRuns(connection.Connection):
     def request(self, run: RunRequest) -> queue.SimpleQueue:
         """As Connection.request."""
         CachedRuns.requests += 1
-        if run.start == "command" and run.agents[0].argv[0] == sys.executable:
-            run.agents[0].argv[0] = self.python
+        argv = run.agents[0].argv if run.start == "command" else [""]
+        if argv[0] == sys.executable:
+            argv[0] = self.python
+            if argv[1] == "-m" and argv[2].startswith("bootcamp."):  # the warm one takes files
+                argv[1:3] = [find_spec(argv[2]).origin]
         cache, folder = os.environ.get(VARIABLE), Path(run.run)
         key = _key(run, folder) if cache else None
         if key is None or (key in _launched_here and not _may_repeat.get()):
@@ -155,10 +160,13 @@ def count(cache: Path | str, how: str, request: RunRequest) -> None:
 
 def _key(request: RunRequest, folder: Path) -> str | None:
     """A hash of everything that the launch depends on; None for one that is always made."""
-    ranks = request.ranks
+    ranks, pythons = request.ranks, (sys.executable, CachedRuns.python)
+    if request.start == "command":  # a program and its arguments
+        programs = [replace(a, argv=a.argv[1:]) for a in request.agents if a.argv[0] in pythons]
+        ranks = [one for one in programs if one.argv[0].endswith(".py")]
     horovod = any("horovod.runner.launch" in agent.argv for agent in request.agents)
     drilled = threading.current_thread() is not threading.main_thread()  # it wants processes
-    if drilled or not ranks or not (request.start == "warm" or horovod):
+    if drilled or not ranks or not (request.start in ("warm", "command") or horovod):
         return None
     script, *arguments = ranks[0].argv
     text = Path(script).read_text()

@@ -132,8 +132,8 @@ def test_first_notebook_runs_by_run_all(lab, page):
     page.click("#jp-MainMenu >> text=Run")
     page.click("[data-command='runmenu:run-all']")
     code = []
-    for _ in range(120):
-        page.wait_for_timeout(2000)
+    for _ in range(480):
+        page.wait_for_timeout(500)
         page.wait_for_selector(IDLE, timeout=240_000)
         cells = saved_by(page, lab[2] / first).cells
         code = [cell for cell in cells if cell.cell_type == "code"]

@@ -8,6 +8,8 @@ import sys
 import course
 import nbformat
 import pytest
+import trained
+import warm
 
 import notebooks
 from bootcamp.classroom import journal
@@ -26,10 +28,11 @@ def test_names_of_no_lesson_are_refused_before_anything_runs(tool, monkeypatch, 
 
 
 @pytest.fixture
-def own_interrupts():
-    """Give this process's SIGINT back to pytest."""
+def own_interrupts(tmp_path):
+    """Give this process's SIGINT back to pytest; kernels start warm."""
     before = signal.getsignal(signal.SIGINT)
-    yield
+    with trained.shared(), warm.kernels(tmp_path):
+        yield
     signal.signal(signal.SIGINT, before)
 
 
@@ -90,7 +93,7 @@ def test_claims_are_kept_and_contradicted_ones_fail_the_command(
 
 
 @pytest.mark.slow
-def test_kernels_of_a_jupyter_server_note_their_lesson(tmp_path):
+def test_kernels_of_a_jupyter_server_note_their_lesson(tmp_path, own_interrupts):
     """A real kernel, told by its environment which notebook it is for."""
     cells = ["from bootcamp import exercise", "1 + 1"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])

@@ -5,9 +5,9 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
+import warm
 
 from bootcamp.paths import ROOT
 
@@ -54,7 +54,7 @@ def run_tests(folder, text, **environment) -> subprocess.Popen:
     path = folder / "test_planted.py"
     path.write_text(text)
     return subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", path],
+        [warm.python(), f"{pytest.__path__[0]}/__main__.py", "-c", ROOT / "pyproject.toml", path],
         env={**os.environ, "BOOTCAMP_TEST_LOG": str(folder / "log"), **environment},
         stdout=subprocess.PIPE,
         text=True,

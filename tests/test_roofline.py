@@ -58,10 +58,9 @@ def test_bytes_are_operands_once_and_results_once(operations):
 
 @pytest.fixture
 def small_and_quick(monkeypatch):
-    """Stand-ins for what takes seconds: tiny arrays, two calls, and no keeping to one core."""
+    """Stand-ins for what takes seconds: tiny arrays, few calls, and no keeping to one core."""
     monkeypatch.setitem(benchmark.STREAMED_BYTES, "cpu", 2**16)
     monkeypatch.setitem(benchmark.MATRIX_SIZE, "cpu", 16)
-    monkeypatch.setattr(benchmark, "CALLS", 1)
     monkeypatch.setattr(benchmark, "FEWEST_CALLS", 1)
     monkeypatch.setattr(config, "use_cores", lambda device, count: None)
 

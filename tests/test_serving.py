@@ -12,9 +12,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import aiohttp
+import processes
 import psutil
 import pytest
 import served_model
@@ -68,7 +68,7 @@ def server(request, place, tmp_path_factory):
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port))
     if server.kind == "triton":
-        wait_until(lambda: not list_what_is_left(server))
+        processes.until(lambda: not list_what_is_left(server))
 
 
 def asked(place, count=20, length=9, batch=1, both=False):
@@ -79,13 +79,6 @@ def asked(place, count=20, length=9, batch=1, both=False):
 def check_all_right(place, server, **how):
     found = load_test.run_closed_loop(server.url, asked(place, **how), clients=4, count=20)
     assert (found.wrong, found.failed, len(found.latencies)) == (0, 0, 20)
-
-
-def wait_until(true, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -165,7 +158,7 @@ def test_instances_killed_under_load_spoil_no_answer_and_are_replaced(place, ser
 
     def kill_and_repair():
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: victim not in server.workers())
+        processes.until(lambda: victim not in server.workers())
         server.repair()
 
     found = load_test.run_closed_loop(
@@ -173,7 +166,7 @@ def test_instances_killed_under_load_spoil_no_answer_and_are_replaced(place, ser
     )
     assert found.wrong == 0
     assert set(found.statuses) <= {200, LOST[server.kind]}
-    wait_until(lambda: len(server.workers()) == 2)
+    processes.until(lambda: len(server.workers()) == 2)
     assert victim not in server.workers()
     check_all_right(place, server)
     if server.kind == "course":
@@ -254,8 +247,8 @@ input()"""
         members = {int(holder)} | process_tree.find_below({int(holder)})
         assert len(members) >= 3, "holder, server, instance"
         starter.kill()
-    wait_until(lambda: not any(map(process_tree.is_alive, members)))
-    wait_until(lambda: not list(triton.REGIONS.glob(f"{name}*")))
+    processes.until(lambda: not any(map(process_tree.is_alive, members)))
+    processes.until(lambda: not list(triton.REGIONS.glob(f"{name}*")))
 
 
 @pytest.mark.parametrize("kind", STARTERS)
@@ -376,14 +369,14 @@ def test_memory_of_triton_is_removed_when_its_holder_was_killed(server, place, t
     second.holder.kill()
     second.holder.wait()
     stub = "triton_python_backend_stub"
-    wait_until(lambda: not any(stub in each for each in list_what_is_left(second)))
+    processes.until(lambda: not any(stub in each for each in list_what_is_left(second)))
     stale = triton.REGIONS / f"{second.id}left"
     stale.touch()
     second.stop()
     assert not stale.exists()
     assert list(triton.REGIONS.glob(f"{server.id}*")), "a living server keeps its own"
     second.stop()  # once more is no error
-    wait_until(lambda: not list_what_is_left(second))
+    processes.until(lambda: not list_what_is_left(second))
 
 
 def test_machines_without_triton_say_so_in_one_sentence(monkeypatch, tmp_path):

@@ -14,6 +14,7 @@ logs/reference/.
 """
 
 import argparse
+import re
 import sys
 import time
 import traceback
@@ -44,6 +45,7 @@ PANDOC = (
     "--mathml",
     "--slide-level=1",
 )
+PICTURE = re.compile(r'(?<=src=")data:image/svg\+xml;base64,[^"]+')
 TEMPLATES = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     keep_trailing_newline=True,
@@ -68,11 +70,13 @@ def resolve(deck: str, name: str) -> str:
 def build(source: Path, folder: Path) -> Path:
     """Write one deck as one HTML file and return its path. Raises SlideError."""
     deck = resolve(source.read_text(), source.name)
-    form = "markdown-implicit_figures"
+    form, drawn = "markdown-implicit_figures", PICTURE.findall(deck)
+    deck = PICTURE.sub("data:,", deck)  # pandoc would read every letter of them
     try:
         page = pypandoc.convert_text(deck, "dzslides", format=form, extra_args=PANDOC)
     except RuntimeError as error:
         raise SlideError(f"{source.name}: {error}") from None
+    page = re.sub('(?<=src=")data:,(?=")', lambda _: drawn.pop(0), page)
     if 'class="explorer"' in page:
         page = page.replace("</body>", f"<script>\n{explorer_page.script()}</script>\n</body>")
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import torch
 from bootcamp.train import data, models
 
 WORKERS = 2
-ROUNDS = {"python_loop": 20, "matrix_products": 5, "replica_step": 5}  # a claim needs ten
+ROUNDS = {"python_loop": 12, "matrix_products": 5, "replica_step": 5}  # a claim needs ten
 FLAGS = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=16)
 torch.set_num_threads(1)  # a worker computes on one core
 

@@ -122,7 +122,7 @@ class Server(server_process.Server):
             *("--metrics-address=127.0.0.1", f"--metrics-port={self.metrics_port}"),
             "--allow-grpc=false",
             "--allow-cpu-metrics=false",
-            "--exit-timeout-secs=5",  # for answers that have been begun
+            "--exit-timeout-secs=1",  # for answers that have been begun; an instance takes longer
         ]
         super().__init__(command, port, self.folder, protocol.MODEL_READY)
         self.instances = len(self.workers())

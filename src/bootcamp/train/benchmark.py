@@ -27,11 +27,11 @@ CALLS, FEWEST_CALLS, ENOUGH_SECONDS = 9, 3, 1.0
 STREAMED_BYTES = {"cpu": 2**28, "cuda": 2**30}  # several times what a last-level cache holds
 
 
-def time_fastest_call(run: Callable[[], object], device: str) -> float:
-    """Time the fastest of nine calls after a warm-up call, of three where calls are slow."""
+def time_fastest_call(run: Callable[[], object], device: str, most: int = CALLS) -> float:
+    """Time the fastest of `most` calls after a warm-up call, of three where calls are slow."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     seconds = []
-    while len(seconds) <= FEWEST_CALLS or (len(seconds) <= CALLS and sum(seconds) < ENOUGH_SECONDS):
+    while len(seconds) <= FEWEST_CALLS or (len(seconds) <= most and sum(seconds) < ENOUGH_SECONDS):
         wait()
         began = time.perf_counter()
         run()
@@ -40,11 +40,11 @@ def time_fastest_call(run: Callable[[], object], device: str) -> float:
     return min(seconds[1:])
 
 
-def measure_flops_per_second(device: str, dtype: str) -> float:
+def measure_flops_per_second(device: str, dtype: str, most: int = CALLS) -> float:
     """Measure a square matrix product; a multiplication and an addition count as two."""
     size = MATRIX_SIZE[device]
     matrix = torch.randn(size, size, device=device).to(getattr(torch, dtype))
-    return 2 * size**3 / time_fastest_call(lambda: matrix @ matrix, device)
+    return 2 * size**3 / time_fastest_call(lambda: matrix @ matrix, device, most)
 
 
 def measure_stream_bytes_per_second(device: str) -> float:
@@ -53,7 +53,7 @@ def measure_stream_bytes_per_second(device: str) -> float:
     In place: a CPU that writes elsewhere first reads what it overwrites (STREAM, McCalpin 1995).
     """
     numbers = torch.ones(STREAMED_BYTES[device] // 4, device=device)
-    return 2 * numbers.nbytes / time_fastest_call(lambda: numbers.mul_(1.0), device)
+    return 2 * numbers.nbytes / time_fastest_call(lambda: numbers.mul_(1.0), device, FEWEST_CALLS)
 
 
 def read_cache_bytes(device: str) -> int | None:
@@ -73,7 +73,7 @@ def measure(device: str, dtype: str, size: str, batch: int) -> dict:
     peaks, bandwidths, measured = [], [], []
     with torch.no_grad():
         for operation in make_operations(size, batch, getattr(torch, dtype), device):
-            peaks.append(measure_flops_per_second(device, dtype))
+            peaks.append(measure_flops_per_second(device, dtype, FEWEST_CALLS))
             bandwidths.append(measure_stream_bytes_per_second(device))
             seconds = time_fastest_call(operation.run, device)
             row = {
