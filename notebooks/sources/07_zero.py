@@ -337,7 +337,7 @@ claim.equal(
 
 # %%
 practice = sharding_tables.make_counting_script("fsdp_in_practice")
-mixed = launch(practice, RANKS, gather_dtype="bfloat16", micro_batches=1, **same)
+mixed = launch(practice, 2, gather_dtype="bfloat16", micro_batches=1, **same)
 bytes_by_nccl = sharding_tables.sent_bytes_per_parameter(mixed, psi)
 display(guess_bytes.score(bytes_by_nccl, how="Counted calls, sent as NCCL does"))
 display(
@@ -353,7 +353,7 @@ display(
     )
 )
 narrow = {"gather_dtype": "bfloat16", "reduce_dtype": "bfloat16", "micro_batches": 1}
-narrow = launch(practice, RANKS, **narrow, **same)
+narrow = launch(practice, 2, **narrow, **same)
 claim.equal(
     "zero_reduce_dtype_halves_the_gradients",
     "Gradients that are reduced in bfloat16 save 2 bytes for each parameter.",
@@ -572,7 +572,8 @@ formulas = {
     "gathered": theory.ring_bytes("all-gather", whole, RANKS),
     "exchanged": 2 * theory.ring_bytes("all-to-all", whole / RANKS, RANKS),
 }
-with_muon = {way: train("fsdp", RANKS, way) for way in (*formulas, "torch")}
+with_muon = {way: train("fsdp", RANKS, way) for way in formulas}
+with_muon["torch"] = train("fsdp", RANKS, "torch", steps=3)  # it is slow
 sent = {way: run.ranks[0]["sent_bytes_per_step"] for way, run in with_muon.items()}
 off = None
 if all(sent.values()):  # else this system does not count them
@@ -602,7 +603,8 @@ for optimizer in ("sgd", "adamw"):  # of the other parameters
     for way in formulas:
         run = with_muon[way] if optimizer == "adamw" else train("fsdp", RANKS, way, optimizer="sgd")
         found.append((way, check.same_training(run, alone)))
-in_bfloat16 = {"torch": with_muon["torch"], "torch, one process": train("gpu", 1, "torch")}
+alone, torchs = (train("gpu", 1, way, steps=3) for way in ("whole", "torch"))
+in_bfloat16 = {"torch": with_muon["torch"], "torch, one process": torchs}
 found += [(name, check.compare(run, alone)) for name, run in in_bfloat16.items()]
 sharding_tables.list_proofs(found)
 
@@ -614,7 +616,7 @@ sharding_tables.list_proofs(found)
 
 # %%
 WAYS["shards"] = "muon.Muon(hidden, muon.shards)"
-longer = {"steps": 20, "global_batch": 16}
+longer = {"steps": 12, "global_batch": 16}
 by_shards, right = train("fsdp", RANKS, "shards", **longer), train("gpu", 1, "whole", **longer)
 plots.show(plots.loss_curves(right, by_shards))
 check.compare(by_shards, right)

@@ -164,7 +164,7 @@ text = (SRC / "jobs" / "train_plan.sbatch").read_text()
 print(text[text.index("srun ") :])
 
 # %% [markdown]
-# It trains by your plan, or FSDP. After eight steps one of its hosts is lost; a third is idle. Is
+# It trains by your plan, or FSDP. After six steps one of its hosts is lost; a third is idle. Is
 # the training still the same?
 
 # %%
@@ -176,9 +176,9 @@ from bootcamp import check
 LOGS.mkdir(parents=True, exist_ok=True)
 holder = tempfile.TemporaryDirectory(prefix="capstone-", dir=LOGS)  # ends with the notebook
 PLACE = Path(holder.name)
-trained = capstone.train_through_a_loss(MY_PLAN or "fsdp", steps=20, place=PLACE / "saves")
+trained = capstone.train_through_a_loss(MY_PLAN or "fsdp", steps=12, place=PLACE / "saves")
 print(f"The second attempt began at step {trained.ranks[0].first_step}.")
-check.same_training(trained, check.baseline(**capstone.MODEL, steps=20))
+check.same_training(trained, check.baseline(**capstone.MODEL, steps=12))
 
 # %% [markdown]
 # Hand it over (lesson 11): one file for a server that has none of the model's code. Every answer is

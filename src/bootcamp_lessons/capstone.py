@@ -23,7 +23,7 @@ from bootcamp_lessons import checkpoints, plan_contest
 
 MODEL = {"model": "gpt", "size": "tiny", "global_batch": 32}
 RANKS, HOSTS, LINK = 4, 2, "20mbit"
-STEPS = 8
+STEPS = 5
 MAX_BYTES = 16_500_000  # on any rank: parameters, gradients, optimizer state and activations
 FIXED = {*MODEL, "steps", "optimizer", "seed", "dtype", "lr", "cores_per_rank", "ranks", "args"}
 FIXED |= {"device", "start", "hosts", "link", "quiet", "raises", "options"}  # for everybody
@@ -31,7 +31,7 @@ TASK = {**MODEL, "ranks": RANKS, "hosts": HOSTS, "link between the hosts": LINK}
 TASK |= {"most MB on a rank": MAX_BYTES / 1e6}
 KINDS = ("parameter", "gradient", "optimizer", "activation")
 FILE = "capstone.json"
-JOB, LOSS_STEP = "src/jobs/train_plan.sbatch", 8  # a host is lost after so many steps
+JOB, LOSS_STEP = "src/jobs/train_plan.sbatch", 6  # a host is lost after so many steps
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def try_plan(plan: Plan, max_bytes: int = MAX_BYTES) -> Run:
             most = f"at most {max_bytes / 1e6:.1f} MB on each rank"
             raise Wrong(most, f"{fullest / 1e6:.1f} MB: {parts}")
         proved = {**shared, "link": None} if "link" in shared else shared
-        sgd = {"steps": 5, "optimizer": "sgd"}
+        sgd = {"steps": STEPS, "optimizer": "sgd"}
         other = launch.launch(plan.script, RANKS, **sgd, **proved, **plan.flags)
         equality.same_training(other, equality.baseline(**MODEL, **sgd))
     return run
@@ -173,8 +173,9 @@ def train_through_a_loss(given, steps: int, place: Path) -> Run:
     words = (strategies.find(plan.script), *arguments.to_arguments(flags))
     with slurm.Cluster(hosts=HOSTS + 1) as cluster:
         job = cluster.sbatch(JOB, arguments=words)
-        job.wait(steps=LOSS_STEP)
+        job.wait(steps=1)
         print(f"{job} on {job.read_rows()[0]['NodeList']}; then host1 is lost")
+        job.wait(steps=LOSS_STEP)
         keeper = cluster.hosts["host1"]
         found = simulated_hosts.find_processes(os.readlink(f"/proc/{keeper}/ns/net"))
         process_tree.send_signal(found.keys() - {keeper}, signal.SIGKILL)

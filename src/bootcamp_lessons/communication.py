@@ -13,9 +13,10 @@ from bootcamp.launcher.launch import launch
 from bootcamp.table import Table
 from bootcamp_lessons import sharding_tables
 
-LINK, FASTER_LINK = "50mbit", "100mbit"
-SAMPLES = (4, 16, 64)  # of a rank
-STEPS = 4
+LINK = "100mbit"
+SAMPLES = (4, 16, 32)  # of a rank
+HOW = {"device": "cpu", "steps": 3, "quiet": True}
+LINKED = {"hosts": 2, "link": LINK}
 
 
 def published() -> Table:
@@ -95,10 +96,8 @@ def roof(axis: str, ratio: float) -> float:
 
 def measured() -> Table:
     """Measure FSDP over a slow link, if possible, and a pipeline; CPU ranks send in turn."""
-    same = {"device": "cpu", "steps": STEPS, "quiet": True}
-    link = {"hosts": 2, "link": LINK}
     rate, rows = 1e6 / 8 * float(LINK.removesuffix("mbit")), []
-    alone = {n: launch("gpu", 1, global_batch=n, **same).seconds_per_step for n in SAMPLES}
+    alone = {n: launch("gpu", 1, global_batch=n, **HOW).seconds_per_step for n in SAMPLES}
     most = max(SAMPLES)
 
     def add(axis: str, name: str, ratio: float, seconds: float, run) -> None:
@@ -108,10 +107,10 @@ def measured() -> Table:
     if not simulated_hosts.why_not():
         sent = sharding_tables.calculate_sent_bytes("fsdp", "gpt", "tiny", 2)
         for samples, seconds in alone.items():
-            run = launch("fsdp", 2, global_batch=2 * samples, **same, **link)
+            run = launch("fsdp", 2, global_batch=2 * samples, **HOW, **LINKED)
             add("FSDP", f"{samples} samples", seconds / (sent / rate), seconds, run)
     for parts in (1, 2, 8):
-        run = launch("pp", 2, global_batch=most, micro_batches=parts, schedule="gpipe", **same)
+        run = launch("pp", 2, global_batch=most, micro_batches=parts, schedule="gpipe", **HOW)
         ratio = 1 / bubble_by_formula("gpipe", 2, parts)
         add("pipeline", f"{parts} micro-batch{'es' * (parts > 1)}", ratio, alone[most] / 2, run)
     return Table(rows, f"Measured here; FSDP: two hosts and a link of {LINK}")
@@ -121,9 +120,8 @@ def more_tokens() -> claims.Claim:
     """Test the claim that more samples on a rank hide the link better, if hosts can be made."""
     name = "communication_more_tokens_on_a_rank"
     few, many, _ = SAMPLES
-    says = f"Over {FASTER_LINK}, FSDP trains more samples/s with {many} on a rank than with {few}."
+    says = f"Over {LINK}, FSDP trains more samples/s with {many} on a rank than with {few}."
     if why_not := simulated_hosts.why_not():
         return claims.untested(name, says, why_not)
-    how = {"device": "cpu", "steps": STEPS, "hosts": 2, "link": FASTER_LINK}
-    trials = (claims.trial("fsdp", 2, global_batch=2 * samples, **how) for samples in (many, few))
+    trials = (claims.trial("fsdp", 2, global_batch=2 * n, **HOW, **LINKED) for n in (many, few))
     return claims.faster(name, says, *trials, supported="The bytes of a step stay the same.")

@@ -5,9 +5,12 @@ forward and backward, in one of three ways: keys and values go round a ring, blo
 running softmax (Ring Attention, Liu et al., arXiv:2310.01889); they are all-gathered (Llama 3,
 arXiv:2407.21783); or an all-to-all gives each rank the complete text of some heads (DeepSpeed
 Ulysses, arXiv:2309.14509). Each rank prints how far it is from plain attention, and what it sent.
+Several ways, or numbers of key heads, with commas between them, are tried one after another.
 """
 
 import argparse
+import functools
+import itertools
 import json
 
 import torch
@@ -16,20 +19,22 @@ import torch.distributed as dist
 from bootcamp.train.sent_bytes import count_sent_bytes
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--way", choices=("ring", "all-gather", "ulysses"), default="ring")
+parser.add_argument("--way", default="ring", help="ring, all-gather, ulysses")
 parser.add_argument("--order", choices=("straight", "zigzag"), default="straight")
 parser.add_argument("--text", type=int, default=256, help="tokens, a multiple of 2 x ranks")
 parser.add_argument("--heads", type=int, default=4, help="of queries")
-parser.add_argument("--key-heads", type=int, default=4, help="of keys and values")
+parser.add_argument("--key-heads", default="4", help="of keys and values")
 parser.add_argument("--width", type=int, default=16, help="of a head")
 args = parser.parse_args()
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-if args.way == "ulysses" and args.key_heads % world:
-    parser.error(f"{args.key_heads} heads of keys do not divide over {world} ranks")
-log = {}
+cases = list(itertools.product(args.way.split(","), map(int, args.key_heads.split(","))))
+for way, key_heads in cases:
+    if way == "ulysses" and key_heads % world:
+        parser.error(f"{key_heads} heads of keys do not divide over {world} ranks")
+log = {"largest_scores": 0}
 
 
 def list_places(of_rank):
@@ -166,36 +171,44 @@ WAYS = {"ring": RingAttention.apply, "all-gather": attend_to_gathered, "ulysses"
 mine = torch.cat(list_places(rank))
 everything = torch.cat([place for other in range(world) for place in list_places(other)])
 
-torch.manual_seed(0)  # every rank draws the whole text, and keeps its part
-groups = args.heads // args.key_heads  # heads of queries that share keys and values
-shape = (args.key_heads, groups, args.text, args.width)
-keys = (args.key_heads, 1, args.text, args.width)
-whole = [torch.randn(*each, requires_grad=True) for each in (shape, keys, keys)]
-weights = torch.randn(shape)
-
-for _ in range(2):  # the first time connections are made
-    log |= {"held": [], "computed": [], "largest_scores": 0}
-    part = [tensor.detach()[..., mine, :].requires_grad_() for tensor in whole]
-    counts = [count_sent_bytes().get("all", 0)]
-    result = WAYS[args.way](*part)
-    counts.append(count_sent_bytes().get("all", 0))
-    (result * weights[..., mine, :]).sum().backward()
-    counts.append(count_sent_bytes().get("all", 0))
-    dist.barrier()
-
-log |= {"forward_bytes": counts[1] - counts[0], "backward_bytes": counts[2] - counts[1]}
-largest = log["largest_scores"]
-everywhere = torch.arange(args.text)
-plain = attention(*whole, everywhere, everywhere)
-(plain * weights).sum().backward()
-
 
 def largest_difference(a, b):
     return (a - b).abs().max().item()
 
 
-log |= {"largest_scores": largest, "output_apart": largest_difference(result, plain[..., mine, :])}
-grads = [largest_difference(a.grad, b.grad[..., mine, :]) for a, b in zip(part, whole, strict=True)]
-log["gradients_apart"] = max(grads)
-print(json.dumps({"rank": rank, "tokens": mine.tolist(), **log}))
+@functools.cache
+def attend_alone(key_heads):
+    """Plain attention: what goes in, with its gradients, the output, and the loss's weights."""
+    torch.manual_seed(0)  # every rank draws the whole text, and keeps its part
+    groups = args.heads // key_heads  # heads of queries that share keys and values
+    shape = (key_heads, groups, args.text, args.width)
+    keys = (key_heads, 1, args.text, args.width)
+    whole = [torch.randn(*each, requires_grad=True) for each in (shape, keys, keys)]
+    weights, everywhere = torch.randn(shape), torch.arange(args.text)
+    plain = attention(*whole, everywhere, everywhere)
+    (plain * weights).sum().backward()
+    return whole, plain.detach(), weights
+
+
+def compare(way, key_heads):
+    """What a rank holds, computes and sends, and how far it is from plain attention."""
+    whole, plain, weights = attend_alone(key_heads)
+    for _ in range(2):  # the first time connections are made
+        log.update(held=[], computed=[], largest_scores=0)
+        part = [tensor.detach()[..., mine, :].requires_grad_() for tensor in whole]
+        counts = [count_sent_bytes().get("all", 0)]
+        result = WAYS[way](*part)
+        counts.append(count_sent_bytes().get("all", 0))
+        (result * weights[..., mine, :]).sum().backward()
+        counts.append(count_sent_bytes().get("all", 0))
+        dist.barrier()
+    found = {"way": way, "key_heads": key_heads, **log}
+    found |= {"forward_bytes": counts[1] - counts[0], "backward_bytes": counts[2] - counts[1]}
+    found["output_apart"] = largest_difference(result, plain[..., mine, :])
+    grads = [(a.grad, b.grad[..., mine, :]) for a, b in zip(part, whole, strict=True)]
+    return found | {"gradients_apart": max(largest_difference(*pair) for pair in grads)}
+
+
+for case in cases:
+    print(json.dumps({"rank": rank, "tokens": mine.tolist(), **compare(*case)}))
 dist.destroy_process_group()

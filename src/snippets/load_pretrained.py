@@ -159,10 +159,10 @@ found = {
     "grown": {},
     "apart": {},
 }
+with torch.no_grad():
+    outputs = models.build(SIZE)(inputs)
 for way in ("every rank reads", "rank 0 broadcasts"):
     model, found["grown"][way] = measure_growth(way)
-    with torch.no_grad():
-        outputs = models.build(SIZE)(inputs)
     found["apart"][way] = apart(model)
     full = named.StateDictOptions(full_state_dict=True, cpu_offload=True)
     state = named.get_model_state_dict(model, options=full)  # rank 0 alone gets it

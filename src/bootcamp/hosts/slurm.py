@@ -37,7 +37,7 @@ OUTER_JOB_PREFIXES = ("SLURM", "SBATCH", "SRUN", "SALLOC")
 # states of squeue(1) that a job does not leave; the second, only if it is not to be requeued
 FINAL_STATES = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|OUT_OF_MEMORY|TIMEOUT")
 REQUEUED_STATES = ("NODE_FAIL", "PREEMPTED")
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.25  # a look takes 0.03 s of a core
 SECONDS_TO_END = 10
 
 

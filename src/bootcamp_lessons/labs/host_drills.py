@@ -396,7 +396,7 @@ def table(outcomes: list[Outcome]) -> Table:
 RECORDS = REFERENCE / "09b_when_hosts_fail"
 JOB, CHECK = "src/jobs/ddp_requeue.sbatch", "src/jobs/check_nodes.sbatch"
 DISK = "/mnt"  # a folder on each host's own disk
-STEPS = 400  # of the job that must end before it has done them
+STEPS = 200  # of the job that must end before it has done them
 STACK_LINE = re.compile(r"\[?W\d{4}|Exception raised from|frame #|<omitting")
 LOSS_STEP = 4  # at which the elastic run loses a host
 # give a silent host up after 3 s in place of 15, and wait for no other longer than 1 s
