@@ -25,6 +25,7 @@ from bootcamp.hosts import slurm
 from bootcamp.launcher import simulated_hosts
 from bootcamp.launcher.launch import HOW_TO_GET, Options, available, launch
 from bootcamp.paths import LOGS, REFERENCE, ROOT, shown
+from bootcamp.records.rank_errors import MARK
 from bootcamp.records.runs import Run
 
 KEPT_SUFFIXES = (".json", ".jsonl", ".out", ".err")
@@ -138,13 +139,12 @@ class RecordedCluster(RecordedRuns):
         def measure() -> dict[str, Result]:
             run = partial(self.start().run, env=self._env(), raises=False)
             with ThreadPoolExecutor() as pool:
-                done = pool.map(lambda host: run(lines[host], on=host), lines)
-            pairs = zip(lines, done, strict=True)
-            return {host: Result(ended.returncode, ended.stdout) for host, ended in pairs}
+                done = pool.map(lambda host: (host, run(lines[host], on=host)), lines)
+            return {host: Result(ended.returncode, ended.stdout) for host, ended in done}
 
         results = self._replay(record, measure)
         for host, line in lines.items():
-            print(f"{host}$ {line}\n{results[host].output}", end="")
+            print(f"{host}$ {line}\n{MARK.sub('', results[host].output)}", end="")
         return results
 
     def sbatch(self, record: str, path: str, *arguments) -> SimpleNamespace:

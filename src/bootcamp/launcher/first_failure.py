@@ -15,10 +15,8 @@ IN_HOROVODRUNS_REPORT = re.compile(r"^Process (\d+) exit with status code (\d+)\
 # over several hosts, and says "[0]:" alone of a host without a rank's error
 MARKED_BY_HOROVODRUN = re.compile(r"\[(\d+)\]<(?:stdout|stderr)>:")
 MARKED_BY_TORCHRUN = re.compile(r"\[(\d+)\]:(?=.)")
-AFTER_THE_ERROR = re.compile(
-    r"\W|[IWE]\d{4} |Traceback |Failures:|Root Cause |\S+ChildFailedError: "
-    r"|Exception raised from |C\+\+ CapturedTraceback|frame #"
-)
+# lines of torchrun itself after the error of a rank, and what no error begins with
+NO_ERROR = re.compile(r"\W|[IWE]\d{4} |Traceback |Failures:|Root Cause |\S+ChildFailedError: ")
 
 
 def describe_failure(folder: Path, request: RunRequest, codes: dict) -> dict:
@@ -102,7 +100,7 @@ def _select_output(text: str, rank: int | None, hosts: int) -> str:
 
 def _find_error(text: str, rank: int | None, code: int) -> str:
     """Return the error that a process ended with, or its exit code if that tells more."""
-    lines = [line for line in text.splitlines() if line and not AFTER_THE_ERROR.match(line)]
+    lines = [line for line in text.splitlines() if line and not NO_ERROR.match(line)]
     if lines and (rank is None or code in (1, 2)):  # Python's after an exception, bad arguments
         return lines[-1]
     return f"{'the command' if rank is None else f'rank {rank}'} ended with exit code {code}"

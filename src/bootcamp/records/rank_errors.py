@@ -8,7 +8,9 @@ from pathlib import Path
 from bootcamp.files import read_json
 
 HOSTS_FILE = "hosts.json"  # launcher/supervisor.py writes it
-MARK = re.compile(r"^\[rank\d+\]: ?", re.M)  # torch's, on each line of a traceback
+CPP_FRAME = r"(?:Exception raised from |C\+\+ CapturedTraceback|frame #|<omitting python).*\n?"
+# torch's mark on each line of a traceback, and what C++ adds below an error
+MARK = re.compile(rf"^\[rank\d+\]: ?(?:{CPP_FRAME})?|^{CPP_FRAME}", re.M)
 
 
 @dataclass(frozen=True)
