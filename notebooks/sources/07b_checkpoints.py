@@ -281,7 +281,7 @@ for name, how in ways.items():
     steps = sum(row["seconds"] for row in run.steps[1:])
     rows.append({"a save": name, "steps, s": steps, "waiting for saves, s": waits})
     rows[-1]["together, s"] = steps + waits
-Table(rows, "Rank 0 in eight steps with four saves; of the first step only its save")
+Table(rows, "Rank 0 in eight steps with four saves, without the first step's own time")
 
 # %% [markdown]
 # With `--save-async` training waits for the copy, and for the last save if that still goes on. The
@@ -312,7 +312,8 @@ Table(rows, "Time to write a training state, by formula")
 # %%
 best = diagrams.best_interval(SAVE, FAILURES)
 share = diagrams.lost_share(best, SAVE, FAILURES, RESTART)
-print(f"A save every {best / 60:.0f} minutes; of the loss, {RESTART / FAILURES:.1%} is restarting.")
+alone = f"restarting alone takes {RESTART / FAILURES:.1%} of the time"
+print(f"A save every {best / 60:.0f} minutes; {alone}.")
 print(predict_lost.score(100 * share, how="By formula"))
 plots.show(diagrams.lost_time([1, 10, 60, 600], FAILURES, RESTART))
 
@@ -353,9 +354,9 @@ claim.equal(
 )
 
 # %% [markdown]
-# Nearly every kill tears the file: a state is made in the memory of the last one, in a fraction of
-# a millisecond, so the process nearly always saves. A torn file is not a late checkpoint, it is
-# **no checkpoint at all**: the good one was there before, and was overwritten.
+# A kill tears the file if it comes during a save: nearly always where the machine is idle, since a
+# state is made in the memory of the last one. A torn file is not a late checkpoint, it is **no
+# checkpoint at all**: the good one was there before, and was overwritten.
 #
 # ### Kill a training
 #
@@ -661,10 +662,10 @@ silent = sum(isinstance(far, float) for how, far in first["apart"].items() if "t
 display(predict_silent.score(silent, within=0))
 claim.equal(
     "loading_grows_by_a_part_and_a_tensor",
-    "Where rank 0 broadcasts, another rank grows by its part and the largest tensor, within 5 %.",
+    "Where rank 0 broadcasts, another rank grows by its part and the largest tensor, within 10 %.",
     counted and counted / (first["model"] / 4 + first["largest"]),
     1.0,
-    within=0.05,
+    within=0.1,
     kind="count",
 )
 

@@ -106,7 +106,7 @@ from bootcamp import predict
 
 guess_factor = predict(
     "hsdp_factor",
-    "Link open: how many times as long as a step of DDP does one of HSDP take?",
+    "Without a limit on the link: how many times as long as a step of DDP does one of HSDP take?",
     unit="times",
 )
 guess_wide = predict(
@@ -203,8 +203,9 @@ claim.equal(
 # %% [markdown]
 # ### Seconds
 #
-# On the slow link a step takes at least as long as its bytes need: bytes divided by rate, the black
-# mark. (Hatched: the ranks share cores, so this is not the speed of four devices.)
+# On the slow link a step takes about as long as its bytes need, or longer: bytes divided by rate,
+# the black mark. (The bucket saves up 128 kB of tokens while nothing is sent. Hatched: ranks share
+# cores. The figure is one run of each, the claims above are many.)
 
 # %%
 free, slow = lab.by_name(None), lab.by_name(hsdp_lab.LINK)
@@ -334,7 +335,7 @@ plots.show(tensor_parallel.mesh())
 # %% [markdown]
 # Along `tensor` the ranks of a host split matrices, and train the *same* samples. Along `data` they
 # are FSDP2: each keeps a shard of its part of the parameters.
-# In the proof look at "shares of the batch": four ranks, two shares.
+# Open the proof: there are two "shares of the batch" for four ranks.
 
 # %%
 display(script_diff("fsdp_tp"))
@@ -599,7 +600,7 @@ Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in f
 #
 # **Use HSDP** when
 # - the model states fit into the GPUs of one host together, but not on one GPU, and there are
-#   several hosts;
+#   several hosts; **and**
 # - FSDP's gathering does not hide behind computing: the link is slow, the ranks are many, the batch
 #   per GPU is small or accumulated.
 #
