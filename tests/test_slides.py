@@ -28,12 +28,13 @@ FROM_RECORDS = re.compile(r"\{\{ (record|megabytes)\(")
 ASKED = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 LESSON_SLIDES = range(5, 10)
 SMALLEST_PX, SMALLEST_IN_A_FOOT_PX = 21, 17
-# elements of the shown slide that stick out of it, are cut off, or have small letters
-FAULTS = """([smallest, inFoot]) => {
-  const slide = document.querySelector("section.here"), frame = slide.getBoundingClientRect();
+# elements of each slide, moved to by the key's event, that stick out of it, are cut off, or have
+# small letters; nothing is painted meanwhile
+FAULTS = """([smallest, inFoot]) => [...document.querySelectorAll("section")].map((slide) => {
+  const frame = slide.getBoundingClientRect();
   const shown = [...slide.querySelectorAll("*:not(.notes):not(.notes *)")];
   const says = (why, element) => `${why}: ${element.tagName} ${element.textContent.slice(0, 40)}`;
-  return shown.flatMap((element) => {
+  const found = shown.flatMap((element) => {
     const box = element.getBoundingClientRect(), faults = [];
     if (!box.width) return [];
     const beside = box.right > frame.right + 1 || box.left < frame.left;
@@ -46,17 +47,12 @@ FAULTS = """([smallest, inFoot]) => {
     const least = element.closest(".foot") ? inFoot : smallest;
     const scale = element.getScreenCTM?.().a; // of an explorer's picture: smaller words
     const size = parseFloat(getComputedStyle(element).fontSize) * (scale ?? 1);
-    if (own && size < (scale ? inFoot : least) - 0.5)
-      faults.push("has small letters");
+    if (own && size < (scale ? inFoot : least) - 0.5) faults.push("has small letters");
     return faults.map((why) => says(why, element));
   });
-}"""
-# of every slide, and on to the next as by the key: nothing is painted meanwhile
-FAULTS_OF_ALL = f"""(sizes) => [...document.querySelectorAll("section")].map(() => {{
-  const found = ({FAULTS})(sizes);
-  dispatchEvent(new KeyboardEvent("keydown", {{ key: "ArrowRight" }}));
+  dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
   return found;
-}})"""
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +184,7 @@ def test_slides_fit_their_stage_and_keys_move(built):
     with chromium.tab() as tab:
         for name, (_, path) in built.items():
             tab.goto(path.as_uri())
-            found = tab.evaluate(FAULTS_OF_ALL, [SMALLEST_PX, SMALLEST_IN_A_FOOT_PX])
+            found = tab.evaluate(FAULTS, [SMALLEST_PX, SMALLEST_IN_A_FOOT_PX])
             count = len(found)
             assert tab.url.endswith(f"#{count}"), name
             faults += [f"{name}, {at}, {one}" for at, each in enumerate(found, 1) for one in each]
