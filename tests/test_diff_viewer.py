@@ -60,6 +60,8 @@ def test_diff_of_a_readers_script_has_comments_as_reasons_and_not_as_lines(tmp_p
     diff = compare.ScriptDiff(mine, parent)
     assert diff.lines[3:] == ["+# 1. Processes", "+x = '# no comment'"]
     assert diff.reasons()[3:] == ["", "Why it is there."]
+    parent.write_text(mine.read_text().replace("no ", ""))  # the comment spoke of its line
+    assert compare.ScriptDiff(mine, parent).reasons()[4:] == ["Was: Why it is there.", ""]
 
 
 def test_drop_downs_choose_any_two_and_refuse_a_script_with_itself(picture):

@@ -81,9 +81,9 @@ ALLOWED = {
     "train/environment.py": "torch.distributed all_gather_object",
     # the group in which a reader's cells call collectives
     "train/live_rank.py": "torch.distributed init_process_group destroy_process_group",
-    # gather what is sharded, for fingerprints and for checkpoints
-    "train/sharded_tensors.py": "torch.distributed.get_backend "
-    "torch.distributed.tensor.distribute_tensor",
+    # add up what is sharded for fingerprints, cut and gather it for checkpoints
+    "train/fingerprint.py": "torch.distributed all_reduce",
+    "train/sharded_tensors.py": "torch.distributed torch.distributed.tensor.distribute_tensor",
     "train/sharded_checkpoint.py": "torch.distributed.new_group torch.distributed.checkpoint",
     # lessons read what checkpoints and torch's flight recorder left, and show its rendezvous
     "checkpoints.py": "torch.distributed.checkpoint",

@@ -62,8 +62,8 @@ class Claim:
     @property
     def lines(self) -> list[str]:
         """All that a reader sees, the sentence first."""
-        where = PLACES.get(self.kind, "here")
-        verdict = f"{self.verdict.capitalize()} {where}: {self.measured}."
+        found = self.verdict if self.pairs >= LOOKS[0] or not self.pairs else "undecided"
+        verdict = f"{found.capitalize()} {PLACES.get(self.kind, 'here')}: {self.measured}."
         return [line for line in (self.sentence, verdict, self.text, self.reference) if line]
 
     def __repr__(self) -> str:
@@ -80,9 +80,8 @@ class Claim:
 def trial(script, ranks: int | None = None, **how) -> Call:
     """Prepare a run for a claim; called, it runs quietly. how: as launch's."""
     known = {each.name for each in fields(Call)}
-    own = {name: value for name, value in how.items() if name in known}
-    flags = {name: value for name, value in how.items() if name not in known}
-    return Call(script, ranks, **{"quiet": True, **own}, flags=flags)
+    own = {name: how.pop(name) for name in known & how.keys()}
+    return Call(script, ranks, **{"quiet": True, **own}, flags=how)
 
 
 def faster(
@@ -119,9 +118,8 @@ def faster(
                 break
     show("")
     verdict, found = judge(ratios, by), (*interval(ratios), len(ratios))
-    text = supported if verdict == SUPPORTED else otherwise
-    measured = _describe_speed(names, *found)
-    return _note(Claim(name, sentence, "time", verdict, measured, *found, text))
+    text, known = supported if verdict == SUPPORTED else otherwise, _describe_speed(names, *found)
+    return _note(Claim(name, sentence, "time", verdict, known, *found, text))
 
 
 def _measure_pairs(this, that, in_turns: bool) -> Iterator[float]:
@@ -189,8 +187,8 @@ def _describe_speed(names, effect: float, low: float, high: float, pairs: int) -
     fast, slow = names if effect >= 1 else names[::-1]
     ends = (low, high) if effect >= 1 else (1 / high, 1 / low if low else math.inf)
     known = f"between {ends[0]:.2f} and {ends[1]:.2f}, {pairs} pairs"
-    if count_outside(pairs) is None:
-        known = f"{pairs} of the {LOOKS[0]} pairs that a verdict needs"
+    if pairs < LOOKS[0]:
+        fast, known = f"so far {fast}", f"{pairs} of the {LOOKS[0]} pairs that a verdict needs"
     return f"{fast} {max(effect, 1 / effect):.2f} times as fast as {slow} ({known})"
 
 
@@ -258,6 +256,8 @@ def _note(claim: Claim) -> Claim:
         found = f"{its['verdict']}, {its['measured']}"
         claim.reference = f"Recorded on the reference machine ({where}): {found}."
     last = quietness.read_last()
+    if claim.pairs and not claim.supported and last and not last.is_quiet:
+        claim.text += f" This was {last.words}: ask again on a quiet one."
     entry = asdict(claim) | {"quiet": last and last.is_quiet, "unix_seconds": time.time()}
     del entry["text"], entry["reference"]
 

@@ -109,7 +109,7 @@ class _Widget:
     def __init__(self, text: str, head: str, steps: int):
         library = load_widgets()
         self.bar = library.IntProgress(max=steps, description="steps")
-        self.text = library.Label("starting")
+        self.text = library.HTML("starting")  # which wraps
         row = library.HBox([self.bar, self.text])
         show(library.VBox([library.HTML(head), row]), text)
 

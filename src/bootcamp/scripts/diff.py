@@ -55,8 +55,7 @@ def read_reasons(path: Path) -> Mapping[str, str]:
 
     A line that a script shares with an ancestor has the nearest ancestor's reason.
     """
-    scripts = [Path(path), *strategies.list_ancestors(path)]
-    pairs = map(pair_lines_with_reasons, scripts)
+    pairs = map(pair_lines_with_reasons, [Path(path), *strategies.list_ancestors(path)])
     return ChainMap(*({line: why for line, why in own if line and why} for own in pairs))
 
 
@@ -97,9 +96,11 @@ class ScriptDiff:
     def reasons(self) -> list[str]:
         """Give each line's reason, "" for none; a removed line has the one from the parent."""
         kept = {line.strip() for line in list_code_lines(self.child)}  # such a line has only moved
-        before = read_reasons(self.parent).items()
+        before, after = ([*read_reasons(file).items()] for file in (self.parent, self.child))
         removed = {line: f"Was: {why}" for line, why in before if line.strip() not in kept}
-        by_sign = {"+": read_reasons(self.child), "-": removed}
+        if not strategies.list_ancestors(self.child):  # a reason may stand over another line now
+            after = [each for each in after if f"Was: {each[1]}" not in removed.values()]
+        by_sign = {"+": dict(after), "-": removed}
         return [by_sign.get(line[:1], {}).get(line[1:], "") for line in self.lines]
 
     def _repr_html_(self) -> str:

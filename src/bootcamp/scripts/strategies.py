@@ -78,8 +78,7 @@ def find(script: str | Path) -> Path:
         if name.endswith(".py") and (place / name).exists():
             return (place / name).resolve()
     known = ", ".join(SCRIPTS) if SRC.is_dir() else "the repository's in a clone of it"
-    expected = f"give one of {known}, or the path of a .py file"
-    raise FileNotFoundError(f"there is no script {name!r}: {expected}")
+    raise FileNotFoundError(f"there is no script {name!r}: give one of {known}, or a .py file")
 
 
 def list_ancestors(path: Path) -> list[Path]:

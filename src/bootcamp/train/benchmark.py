@@ -76,16 +76,11 @@ def measure(device: str, dtype: str, size: str, batch: int) -> dict:
             peaks.append(measure_flops_per_second(device, dtype, FEWEST_CALLS))
             bandwidths.append(measure_stream_bytes_per_second(device))
             seconds = time_fastest_call(operation.run, device)
-            row = {
-                "name": operation.name,
-                "flops": operation.flops,
-                "bytes": operation.bytes,
-                "seconds": seconds,
-                "intensity": operation.flops / operation.bytes,
-                "achieved_flops_per_second": operation.flops / seconds,
-                "fits_in_cache": cache is not None and operation.bytes <= cache,
-            }
-            measured.append(row)
+            work = {"name": operation.name, "flops": operation.flops, "bytes": operation.bytes}
+            fits = cache is not None and operation.bytes <= cache
+            rates = {"intensity": operation.flops / operation.bytes}
+            rates["achieved_flops_per_second"] = operation.flops / seconds
+            measured.append({**work, "seconds": seconds, **rates, "fits_in_cache": fits})
     model = {"model": "gpt", "size": size, "global_batch": batch, "operations": measured}
     roof = {"peak_flops_per_second": max(peaks), "bandwidth_bytes_per_second": max(bandwidths)}
     return model | roof | {"cache_bytes": cache}

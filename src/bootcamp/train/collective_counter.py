@@ -36,10 +36,8 @@ class Tally(TorchDispatchMode):
     def stop(self, run_dir: Path) -> None:
         """End counting, and write ranks/<rank>.collectives.json, which records.Run reads."""
         self.__exit__(None, None, None)
-        rows = [
-            {"phase": phase, "kind": kind, "nbytes": nbytes, "count": count}
-            for (phase, kind, nbytes), count in sorted(self.counts.items())
-        ]
+        names, counted = ("phase", "kind", "nbytes", "count"), sorted(self.counts.items())
+        rows = [dict(zip(names, (*key, count), strict=True)) for key, count in counted]
         write_json(run_dir / "ranks" / f"{environment.rank()}.collectives.json", {"rows": rows})
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):

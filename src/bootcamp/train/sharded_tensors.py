@@ -6,6 +6,9 @@ counts as optimizer state, as in the paper (arXiv:1910.02054).
 """
 
 import torch
+import torch.distributed as dist
+
+from bootcamp.train import environment
 
 
 def layout(parameter: torch.Tensor):
@@ -13,19 +16,18 @@ def layout(parameter: torch.Tensor):
     return parameter if hasattr(parameter, "placements") else getattr(parameter, "dtensor", None)
 
 
-def gather(parameter: torch.Tensor) -> torch.Tensor:
-    """Gather a full parameter. All ranks must call this."""
+def own_part(parameter: torch.Tensor) -> tuple[torch.Tensor, torch.Size, tuple]:
+    """Return a rank's part, the whole's shape, the groups with the rest; gather DeepSpeed's."""
     if hasattr(parameter, "ds_id"):
         import deepspeed
 
         with deepspeed.zero.GatheredParameters([parameter]):
-            return parameter.detach().clone()
-    sharded = layout(parameter)
-    if sharded is None:
-        return parameter.detach()
-    if torch.distributed.get_backend() == "gloo":
-        sharded = sharded.cpu()  # ranks that share a GPU: gloo gathers from main memory only
-    return sharded.full_tensor().detach()
+            return parameter.detach().clone(), parameter.ds_shape, ()
+    groups = [dist.group.WORLD] * (hasattr(parameter, "only_here") and environment.has_group())
+    if (whole := layout(parameter)) is None:
+        return parameter.detach(), parameter.shape, tuple(groups)
+    cut = (axis for axis, how in enumerate(whole.placements) if not how.is_replicate())
+    return local(parameter).detach(), whole.shape, (*map(whole.device_mesh.get_group, cut), *groups)
 
 
 def wrap_like(value: torch.Tensor, parameter: torch.Tensor):
@@ -33,9 +35,8 @@ def wrap_like(value: torch.Tensor, parameter: torch.Tensor):
     like = layout(parameter)
     if like is None or hasattr(value, "placements") or value.shape != local(parameter).shape:
         return value
-    return type(like).from_local(
-        value, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
-    )
+    how = {"shape": like.shape, "stride": like.stride()}
+    return type(like).from_local(value, like.device_mesh, like.placements, **how)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

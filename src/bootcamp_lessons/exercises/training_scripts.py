@@ -398,7 +398,10 @@ TASKS = [
         ),
         ranks=4,
         also=check_mesh,
-        errors={"bigger than default world size": "Rows times columns is the world size."},
+        errors=dict.fromkeys(
+            ("bigger than default world size", "list index out of range"),
+            "Each rank has a place in the mesh: rows times columns is the world size.",
+        ),
         hint="A mesh of two axes, the first for the copies, the second for the parts of one. How "
         "many rows does it have, how many columns? init_device_mesh fills row after row.",
         stronger='The shape is (world // args.shard, args.shard), its names ("replicate", '
