@@ -115,9 +115,6 @@ print(strategies.find("cpu").read_text())
 # What is left is the course's: `config.parse` reads the flags, `run` writes the record, and
 # `checkpoint` saves and resumes if a flag asks for it (lesson 07b); otherwise `first` is 0.
 #
-# A script for real work also clips gradients, changes the learning rate and measures a held-out
-# loss: see *The loop of a real training*, near the end.
-#
 # ## Run it
 
 # %%
@@ -244,8 +241,7 @@ claim.equal(
 
 # %% [markdown]
 # Activations are most of it, since the model is tiny and the batch is not. The state dominates
-# below about 3·width tokens a step. (The process's peak also contains Python and PyTorch's own
-# libraries.)
+# below about 3·width tokens a step.
 #
 # ## Prove it
 #

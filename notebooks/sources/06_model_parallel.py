@@ -26,9 +26,9 @@ print(f"PyTorch finds {gpu_count()} GPU(s) here.")
 # ### How many bytes does a parameter need?
 #
 # The **state** of a training is always in memory: parameters, gradients, and what the optimizer
-# keeps (lesson 01). Mixed precision does not shrink it as long as a float32 copy of the parameters
-# is kept; the last row, 16-bit parameters and gradients beside that copy, is how papers on large
-# models count (see Sources).
+# keeps (lesson 01). Mixed precision (products in 16 bits) does not shrink it as long as a float32
+# copy of the parameters is kept; the last row, 16-bit parameters and gradients beside that copy, is
+# how papers on large models count (see Sources).
 
 # %% tags=["nbval-check-output"]
 from bootcamp import Table
@@ -58,9 +58,9 @@ plots.show(diagrams.memory_needs(memory.course_gpt_needs(), memory.gpu_memory())
 # %% [markdown]
 # Remember how to compute it: **16 bytes a parameter, plus activations**.
 #
-# Cutting the model is not the first thing to try. Smaller micro-batches and activation
-# checkpointing (lesson 02b) shrink the activations. But nothing there shrinks the state. For that,
-# other devices have to hold parts of it.
+# Cutting the model is not the first thing to try. Smaller micro-batches (parts of a batch, one
+# after the other) and checkpointing (activations are computed again; lesson 02b) shrink these. But
+# nothing there shrinks the state. For that, other devices have to hold parts of it.
 
 # %% [markdown]
 # ## The idea
@@ -383,9 +383,9 @@ check.same_training(split, one_core)
 # ## Break it
 #
 # Without two devices a forgotten move shows nothing: everything is in one memory. The device `meta`
-# (lesson 02) helps: with the first half on the CPU and the second half on `meta`, a forward pass is
-# a rehearsal with two different devices. (Only the forward pass: a gradient without numbers cannot
-# come back to the CPU.)
+# (lesson 02: shapes without numbers) helps: with the first half on the CPU and the second half on
+# `meta`, a forward pass is a rehearsal with two different devices. (Only the forward pass: a
+# gradient without numbers cannot come back to the CPU.)
 
 # %%
 from bootcamp import variant

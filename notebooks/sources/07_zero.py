@@ -116,8 +116,8 @@ claim.equal(
 #
 # And seconds are not bytes. While one block computes, the next one is gathered, in 16 bits. A
 # forward pass takes 2 FLOP for each parameter and token (lesson 01). Between hosts a ring enters
-# each host once, and NCCL spreads it over all network cards of the host (lesson 04e). Is a number
-# missing from the last question?
+# each host once, and NCCL spreads it over all network cards of the host (lesson 04e). If
+# you miss a number in the last question, see whether you need it.
 
 # %%
 guess_one = predict(
@@ -349,7 +349,7 @@ display(
         within=0.03,
         kind="formula",
         unit="bytes",
-        supported="2 + 2 + 4 = 2 · 4. (A little less, because the head is gathered once.)",
+        supported="2 + 2 + 4 = 2 · 4, times (N-1)/N. (A little less: the head is gathered once.)",
     )
 )
 narrow = {"gather_dtype": "bfloat16", "reduce_dtype": "bfloat16", "micro_batches": 1}

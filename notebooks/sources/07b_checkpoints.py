@@ -614,8 +614,8 @@ claim.equal(
 
 # %% [markdown]
 # DDP sends the adapters' gradients alone. FSDP2 does too, but gathers the frozen base as before,
-# twice: the gradient passes through it. (Under gloo a reduce-scatter sends twice as much as under
-# NCCL.) So if the base fits, replicate it: with DDP, or HSDP
+# twice: the gradient passes through it. (gloo's reduce-scatter sends twice as much as
+# NCCL's.) So if the base fits, replicate it: with DDP, or HSDP
 # between hosts. `reshard_after_forward=False` gathers once. FSDP2 takes units that are partly
 # frozen; FSDP1 takes them with `use_orig_params=True` only.
 #

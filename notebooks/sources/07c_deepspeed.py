@@ -297,7 +297,7 @@ if DEEPSPEED:
 # %% [markdown]
 # ## Prove it
 #
-# The stages with AdamW. (The course's tests prove them with SGD too.)
+# The stages with AdamW.
 
 # %%
 base = check.baseline(optimizer="adamw", **check.settings(RANKS))

@@ -20,8 +20,8 @@
 # parallelism, which shards inside a host and replicates between hosts?
 
 # %%
-from bootcamp import warm_up
-from bootcamp_lessons import sharding_tables
+from bootcamp import launch, warm_up
+from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.labs import hsdp_lab
 
 warm_up()
@@ -73,7 +73,9 @@ plots.show(diagrams.rings())
 # - If a row is a host, all gathering stays inside. Only gradients cross the link, and each rank
 #   sends only those of its own part.
 #
-# The bytes follow from formulas. *P* stands for the bytes of the model. `fp16` is DDP with a hook
+# With NCCL, *N* ranks and *H* hosts, a host sends over the link 3*P*(*N*-1)/*N* in a step with FSDP
+# (two gathers, one reduction), 2*P*(*N*-1)/*N* with DDP, 2*P*(*H*-1)/*H* with HSDP, for a row as
+# long as a host. *P* stands for the bytes of the model. `fp16` is DDP with a hook
 # that sends gradients in 16 bits (lesson 04d); `keep` is FSDP that keeps what it has gathered from
 # the forward pass to the backward pass. A reduce-scatter sends twice as much with gloo as with NCCL
 # (lesson 06c).
@@ -93,7 +95,7 @@ Table(rows, "2 hosts of 2 ranks, all in one precision: what a host sends in a st
 
 # %% [markdown]
 # Of the strategies that send full precision, HSDP sends least over the link. Inside the host it
-# sends *most*. Which is faster depends on what a byte on the link costs, compared with one inside.
+# sends *most*.
 #
 # ## Predict
 #
@@ -213,9 +215,8 @@ print(guess_factor.score(free["HSDP"].seconds_per_step / free["DDP"].seconds_per
 plots.show(diagrams.step_seconds(free, slow, hsdp_lab.predict_link_seconds(hsdp_lab.LINK)))
 
 # %% [markdown]
-# - FSDP's mark is about three times HSDP's, since it gathers every block across the link. What an
-#   orange bar has beyond its mark is the rest: computing, copying, and what is sent inside the
-#   host.
+# - FSDP's mark is about three times HSDP's, since it gathers every block across the link. Beyond
+#   its mark an orange bar has computing, copying, and what is sent inside the host.
 # - Blue bars have no mark: with the link open a byte is a copy in this machine's memory, and what
 #   counts as much is how many collectives a step waits for, while ranks disturb each other.
 #
@@ -378,8 +379,7 @@ Table(rows, "Sent by one rank in one step, by formula, blocks only")
 # %%
 from functools import partial
 
-from bootcamp import launch
-from bootcamp_lessons import excerpts, one_device
+from bootcamp_lessons import one_device
 
 guess_eight = predict(
     "hsdp_fp8_bytes",

@@ -287,7 +287,7 @@ def cut_traffic(samples: int) -> list[dict]:
         row = {"size": size, "over the cut, MB": samples * a_sample / 1e6}
         row |= {"gradients, MB": gradients / 1e6}
         # where tokens times width is the number of parameters
-        rows.append(row | {"equal from samples": round(gradients / a_sample)})
+        rows.append(row | {"samples that make them equal": round(gradients / a_sample)})
     return rows
 
 

@@ -6,6 +6,7 @@ from statistics import fmean
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from bootcamp import quietness
 from bootcamp.costs import pipeline_schedules as schedules
 from bootcamp.drawing import palette
 from bootcamp.drawing.canvas import arrow, box, diagram, label
@@ -149,7 +150,9 @@ def stage_costs(stages: list[dict], cut: int) -> Figure:
     axes.set_ylabel("share, %")
     legend(figure, axes.containers)
     note = "Dashed: the cut at half the layers. Measured here on one CPU core, fastest of several."
-    return finish(figure, (), f"{title}. {'; '.join(says)}.", (note,))
+    quiet = quietness.read_last(quietness.FOOT_SECONDS)
+    notes = (note, quiet.foot) if quiet else (note,)
+    return finish(figure, (), f"{title}. {'; '.join(says)}.", notes)
 
 
 LOOKS = {  # of an action: colour, hatch, what it is
