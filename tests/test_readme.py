@@ -115,6 +115,7 @@ def test_readme_counts_lessons_and_hours_and_names_its_gpus():
     taught, said = lessons.lessons().values(), " ".join(text("README.md").split())
     hours = sum(lesson.minutes for lesson in taught) / 60
     assert f"{len(taught)} hands-on lessons" in said
+    assert f"\n{len(taught)} lessons and an appendix." in text("notebooks/README.md")
     assert f"{hours:.0f} hours in all" in said
     parts = replay.list_gpu_parts()
     assert ("Nothing here has been run on a GPU so far." in said) == (not parts)
