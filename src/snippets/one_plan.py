@@ -413,7 +413,7 @@ def examine(tool: str, plan: Plan) -> dict:
     """Return what a tool understands, what it has no word for, and what it refuses."""
     package, as_text, read, *patterns = TOOLS[tool]
     row = {"tool": tool, "more": {}}
-    tried = {"names": {}, "values": {}}
+    tried, swallowed = {"names": {}, "values": {}}, []
     for axis, each in {"": plan, **vary(plan)}.items():
         try:
             text = as_text(each)
@@ -433,13 +433,14 @@ def examine(tool: str, plan: Plan) -> dict:
                 found, refusal = ask(read, changed, each)
                 apart = found and {k: v for k, v in found.items() if v != understood[k]}
                 tried[kind][what] = refusal or apart
-    taken = {}
+                if apart and not axis:
+                    *_, word = re.findall(r"[\w.-]*\w", what)
+                    taken = ", ".join(f"{name}: {value}" for name, value in apart.items())
+                    swallowed.append({"wrong": f"{kind[:-1]} {word}", "understood": taken})
     for kind, answers in tried.items():
-        swallowed = [answer for answer in answers.values() if isinstance(answer, dict)]
-        row |= {kind: len(answers), f"{kind} accepted": len(swallowed), f"wrong {kind}": answers}
-        taken |= {f"{k}: {value}": k for each in swallowed for k, value in each.items()}
-    row["taken as"] = ", ".join(taken) or "the plan"
-    return row
+        accepted = sum(isinstance(answer, dict) for answer in answers.values())
+        row |= {kind: len(answers), f"{kind} accepted": accepted, f"wrong {kind}": answers}
+    return row | {"swallowed": swallowed}
 
 
 def main() -> None:

@@ -62,8 +62,8 @@ def sent_table(runs: dict[str, Run]) -> Table:
         tokens, sent = run.steps[0].tokens, run.ranks[0].sent_bytes_per_step
         row = {"run": name, "layers' parameters": numbers, "tokens": tokens}
         row |= {"kB by formula": predict_sent_bytes(run) / 1e3, "kB counted": sent and sent / 1e3}
-        rows.append(row | {"bytes a million": 1e6 * predict_sent_bytes(run) / numbers / tokens})
-    return Table(rows, "Sent by a rank in a step; last: for 1,000,000 parameters x tokens")
+        rows.append(row | {"bytes per 10⁶": 1e6 * predict_sent_bytes(run) / numbers / tokens})
+    return Table(rows, "Sent by a rank in a step; last: per 10⁶ (parameters × tokens)")
 
 
 def predict_sent_bytes(run: Run) -> float:
