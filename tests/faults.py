@@ -118,6 +118,7 @@ class Fault:
             assert self.rank in (None, error.error["rank"]), error.error
             if error.error["kind"] == "raised":
                 assert "forkserver.py" not in str(error), "the inside is not the reader's concern"
+        assert not (self.workers and any(map(process_tree.is_alive, pids_of_ranks(folder))))
         written = summary.read(folder)
         assert written["status"] == self.status, written
         assert self.recorded in written.get("error", {}).get("message", ""), written
@@ -274,7 +275,7 @@ def command_is_interrupted_at_once() -> None:
 
 def elastic_rank_is_killed() -> float:
     """kill -9 of a rank at some step: torchrun starts all anew, and nothing of the run is lost."""
-    settings = {"steps": 200, "global_batch": 24, "model": "mlp"}
+    settings = {"steps": 120, "global_batch": 24, "model": "mlp"}
     flags = {"device": "cpu", "quiet": True, **settings}
     undisturbed = launch.launch("ddp", 2, **flags)
     folder, moment = fresh_folder(), []
@@ -283,7 +284,7 @@ def elastic_rank_is_killed() -> float:
         moment.append(time.monotonic())
         os.kill(pids_of_ranks(folder)[1], signal.SIGKILL)
 
-    saved, steps = folder.with_suffix(".pt"), random.randrange(1, 60)
+    saved, steps = folder.with_suffix(".pt"), random.randrange(1, 40)
     how = {"save": saved, "resume": saved, "save_every": 20, "start": "torchrun"}
     with warm.workers(), meanwhile(lambda: trains(folder, steps), kill):
         options = Options(max_restarts=3, run_dir=folder)
@@ -404,10 +405,10 @@ FAULTS = {
     "rank_raises": Fault(**RAISES),
     "rank_is_killed": Fault(**KILLED),
     "rank_hangs": Fault(**HANGS, options={"hang_seconds": 2}),
-    "torchrun_rank_is_killed": Fault(**KILLED, **TORCHRUN, seconds=30),  # with its cold start
+    "torchrun_rank_is_killed": Fault(**KILLED, **TORCHRUN, seconds=30, workers=True),
     "horovod_rank_raises": Fault(**RAISES, **HOROVOD, workers=True),
     # Horovod would wait for ever, and busily: it has no timeout and looks as if it computed
-    "horovod_rank_hangs": Fault(**HANGS, **HOROVOD, options={"hang_seconds": 1}, workers=True),
+    "horovod_rank_hangs": Fault(**HANGS, **HOROVOD, options={"hang_seconds": 0.6}, workers=True),
     "cell_is_interrupted": Fault(**INTERRUPTED),
     "torchrun_is_interrupted": Fault(**INTERRUPTED, **TORCHRUN),
     "notebook_is_interrupted": Fault(story=notebook_is_interrupted),

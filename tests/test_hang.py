@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import faults
 import pytest
@@ -228,11 +229,11 @@ def compute(seconds):
     while time.monotonic() < end:
         pass
 """
-PRINTS = "for k in range(10):\n    print(k, flush=True); time.sleep(0.25)\ntime.sleep(60)"
+PRINTS = "for k in range(8):\n    print(k, flush=True); time.sleep(0.25)\ntime.sleep(60)"
 COMPUTES_ALONE = """
 from bootcamp.records.heartbeat import Heartbeat
 heart, ended = Heartbeat(os.environ["BOOTCAMP_RUN"], rank), os.environ["BOOTCAMP_RUN"] + "/ended"
-while rank == 1 and time.process_time() < 3:
+while rank == 1 and time.process_time() < 2:
     heart.beat(int(10 * time.process_time()))  # however long this takes on a busy machine
 if rank == 1:
     time.sleep(0.6)  # the launcher looks
@@ -240,25 +241,24 @@ if rank == 1:
 else:
     while not os.path.exists(ended):
         time.sleep(0.01)
-    compute(2.5)
+    compute(2)
 """
 
 
-def watched(lines, ranks, tmp_path):
-    """The run of a script with these lines, by a launcher that waits for one second."""
-    script = tmp_path / "watched.py"
-    script.write_text(RANK + lines)
-    how = {"quiet": True, "start": "cold", "options": Options(hang_seconds=1)}
-    return launch.launch(script, ranks, raises=False, **how)
-
-
 def test_hang_is_told_from_a_rank_that_goes_on_to_print_or_compute(tmp_path):
-    run = watched(PRINTS, 1, tmp_path)
-    assert run.output().split() == list("0123456789")
+    def watched(lines, ranks):
+        script = tmp_path / f"watched_{ranks}.py"
+        script.write_text(RANK + lines)
+        how = {"quiet": True, "start": "cold", "options": Options(hang_seconds=1)}
+        return launch.launch(script, ranks, raises=False, **how)
+
+    with ThreadPoolExecutor(2) as pool:
+        run, other = pool.map(watched, (PRINTS, COMPUTES_ALONE), (1, 2))
+    assert run.output().split() == list("01234567")
     assert run.summary["error"]["kind"] == "hang"
     assert "a larger Options(hang_seconds=)" in run.summary["error"]["message"]
     # the processor time of a rank that has ended must not hide that of the one that goes on
-    assert watched(COMPUTES_ALONE, 2, tmp_path).status == "ok"
+    assert other.status == "ok"
 
 
 def test_hang_of_a_live_run_is_asked_from_outside_and_read_after_its_end(tmp_path):

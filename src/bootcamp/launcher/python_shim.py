@@ -41,7 +41,7 @@ def main(ends_with_parent: bool = True) -> None:
         start_cold(name)
     code = int(server.recv(16) or b"1")
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM if code == -9 else -code, signal.SIG_DFL)  # no one handles 9
         os.kill(os.getpid(), -code)
     os._exit(code)
 

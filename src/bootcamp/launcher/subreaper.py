@@ -32,7 +32,7 @@ def main(command: list[str]) -> int:
         return 1
     code = subprocess.Popen(command, close_fds=False).wait()  # files passed to us are meant for it
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM if code == -9 else -code, signal.SIG_DFL)  # no one handles 9
         os.kill(os.getpid(), -code)
     return code
 
