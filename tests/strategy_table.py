@@ -107,11 +107,8 @@ def with_muon(script: str, how: str) -> Path:
     return variant(script, f"{script}_{how}", muon.lines(f"muon.Muon(hidden, muon.{how})"))
 
 
-def counting(script: str) -> Callable[[], Path]:
-    """Return what writes the variant that counts collectives: lessons train it."""
-    return partial(sharding_tables.make_counting_script, script)
-
-
+# writes the variant that counts collectives: lessons train it
+counting = partial(partial, sharding_tables.make_counting_script)
 # baselines that are not those of all
 CLIPPED = partial(ddp_practice.launch_baseline, trained)
 FP8 = partial(trained, SRC / "snippets" / "fp8_alone.py", 1)
