@@ -32,7 +32,7 @@ KINDS = {  # how a kind of output is made, and how the tensor is read from it
     "tuple": (lambda y: (y, "words"), lambda out: out[0]),
     "dict": (lambda y: {"y": y}, lambda out: out["y"]),
     "dataclass": (Data, lambda out: out.values),
-    "own class": (Own, lambda out: out.values),
+    "plain object": (Own, lambda out: out.values),
 }
 
 
