@@ -35,6 +35,7 @@ except ImportError:  # only the launcher needs it, which starts nothing here
     sys.modules["psutil"] = types.SimpleNamespace(Error=OSError)
 
 import torch
+import torch._dynamo  # here once, and not in each fork
 from torch import nn
 from torch.distributed.elastic.utils.distributed import get_free_port
 from torch.utils.benchmark import Timer
@@ -383,6 +384,7 @@ def main() -> int:
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # temporary files go
     args.folder.mkdir(parents=True, exist_ok=True)
+    gc.freeze()  # free_memory() need not look at what imports have made
     part = Part(args.part, args.folder.resolve(), args.rehearse)
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
     about = {"gpu": {"name": names[0]}, "versions": versions, "machine": machine.describe()}
