@@ -5,7 +5,6 @@ All decks are built once, and looked at in one Chromium.
 
 import re
 import shutil
-from pathlib import Path
 
 import chromium
 import embed
@@ -18,13 +17,12 @@ from matplotlib.text import Text
 import slides
 from bootcamp.drawing import plots
 from bootcamp.drawing.canvas import box, canvas, label
+from bootcamp.paths import SRC
 from bootcamp.records import summary
 
 legible.watch_slides(embed)
-ROOT = Path(__file__).resolve().parents[1]
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"
 MEASURED = re.compile(rf"(?<!\w)\d[\d.,]*\s*{UNITS}")
-FROM_RECORDS = re.compile(r"\{\{ (record|megabytes)\(")
 ASKED = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 LESSON_SLIDES = range(5, 10)
 SMALLEST_PX, SMALLEST_IN_A_FOOT_PX = 21, 17
@@ -90,7 +88,7 @@ def test_measured_numbers_are_not_typed_and_stand_beside_their_machine(built):
         figures += re.findall(r"<figure.*?</figure>", path.read_text(), re.DOTALL)
         assert typed_numbers(source) == [], name
         for slide in re.split(r"^# ", source, flags=re.MULTILINE):
-            if FROM_RECORDS.search(slide):
+            if re.search(r"\{\{ (record|megabytes)\(", slide):
                 assert "{{ origin(" in slide or "{{ figure(" in slide, f"{name}: {slide[:40]}"
     measured = [figure for figure in figures if "recorded run" in figure]
     assert len(measured) > 20
@@ -103,7 +101,7 @@ def test_measured_numbers_are_not_typed_and_stand_beside_their_machine(built):
 
 
 def test_scripts_and_diffs_are_shown_as_they_are_without_reasons_and_indentation():
-    code = (ROOT / "src" / "_train_cpu.py").read_text().partition("# 5. ")[2].splitlines()
+    code = (SRC / "_train_cpu.py").read_text().partition("# 5. ")[2].splitlines()
     shown = lookups.lines("cpu", "# 5.", to="run.finish()")
     missing = [line.strip() for line in code[1:] if line.strip() not in shown]
     assert missing == [line.strip() for line in code[1:] if line.strip().startswith("# ")]
