@@ -74,7 +74,7 @@ def try_out(exercise: Task, given, note: Callable[[bool], int] = lambda solved: 
     except Wrong as wrong:
         attempts = 0 if isinstance(wrong, NotTried) else note(False)
         lines = ["Not solved yet.", f"Expected: {wrong.expected}.", f"Seen: {wrong.seen}"]
-        lines += [wrong.meaning] if wrong.meaning else []
+        lines += [wrong.meaning] if wrong.meaning and attempts >= wrong.since else []
         return Result(False, "\n".join([*lines, exercise.help(attempts)]))
     note(True)
     return Result(True, f"Solved: {why}")

@@ -187,7 +187,8 @@ def index(words: str = "") -> dict:
     """Show the index by layer, with a box to search it; return the control."""
     from bootcamp.widgets import controls
 
-    look = {"continuous_update": False, "layout": {"width": "40em"}}
-    look["placeholder"] = "words, or an error that you paste"
-    box = controls.control("Text", "search", words, **look)
-    return controls.follow(lambda words: table(words) if words else layers(), words=box)
+    look = {"placeholder": "words, or an error that you paste", "layout": {"width": "40em"}}
+    box = controls.control("Text", "search", words, continuous_update=False, **look)
+    return controls.follow(
+        lambda words: (table(words) or Explanation(None)) if words else layers(), words=box
+    )

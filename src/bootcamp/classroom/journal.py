@@ -65,15 +65,10 @@ def progress() -> Table:
             continue
         made = [kept["predictions"][name] for name in questions if name in kept["predictions"]]
         solved = [x for x in exercises if x in kept["exercises"] and kept["exercises"][x]["solved"]]
-        rows.append(
-            {
-                "lesson": lesson,
-                "predictions made": f"{len(made)} of {len(questions)}",
-                "right": sum(made),
-                "exercises solved": f"{len(solved)} of {len(exercises)}",
-                "still to solve": ", ".join(x for x in exercises if x not in solved),
-            }
-        )
+        row = {"lesson": lesson, "predictions made": f"{len(made)} of {len(questions)}"}
+        row |= {"right": sum(made), "exercises solved": f"{len(solved)} of {len(exercises)}"}
+        left = ", ".join(x for x in exercises if x not in solved)
+        rows.append(row | {"still to solve": left})
     return Table(rows, "What you have done so far")
 
 

@@ -30,11 +30,11 @@ PATIENCE = launch.Options(hang_seconds=6)
 
 
 class Wrong(Exception):
-    """Why an attempt does not solve an exercise: what was expected, what was seen, its meaning."""
+    """Why an attempt fails: what was expected and seen, its meaning (from attempt `since` on)."""
 
-    def __init__(self, expected: str, seen: str, meaning: str = ""):
+    def __init__(self, expected: str, seen: str, meaning: str = "", since: int = 1):
         super().__init__(f"expected {expected}, seen {seen}")
-        self.expected, self.seen, self.meaning = expected, seen, meaning
+        self.expected, self.seen, self.meaning, self.since = expected, seen, meaning, since
 
 
 class NotTried(Wrong):

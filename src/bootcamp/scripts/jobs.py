@@ -26,6 +26,7 @@ class BrokenJob:
     means: str
     cure: str
     seen: str = ""
+    asks: str = ""
 
     @property
     def text(self) -> str:

@@ -8,8 +8,7 @@ from bootcamp.scripts import strategies
 def variant(script: str, name: str, changes: dict[str, str]) -> Path:
     """Write a variant of a script to logs/variants/<name>.py and return its path.
 
-    changes: {line of the script without its indent: its replacement, which gets that indent}; a
-        replacement may have several lines, an empty one removes the line.
+    changes: {line of the script without its indent: no, one or several lines, which get it}.
     Raises ValueError naming a line that the script does not have exactly once.
     """
     source = strategies.find(script)

@@ -41,7 +41,8 @@ PATH = ("cpu", "gpu", "ddp", "fsdp", "hsdp")
 def family_tree() -> Figure:
     """Draw the way from the baseline by parents, with the code lines that each script adds."""
     way = [strategies.SCRIPTS[name] for name in PATH]
-    adds = {script.name: _count_added_lines(script) for script in way[1:]}
+    pairs = itertools.pairwise(way)
+    adds = {b.name: diff.count_changed_lines(b.path, a.path)[0] for a, b in pairs}
     names = ", ".join(f"_train_{name}.py adds {n} lines to its parent" for name, n in adds.items())
     says = f"The first is _train_cpu.py, the baseline. {names}. Others branch off in the same way."
     figure, axes = canvas("The scripts: each differs from its parent by a few lines", says, 1.9)
@@ -55,10 +56,6 @@ def family_tree() -> Figure:
         if name in adds:
             arrow(axes, (x - gap + 0.4, y + 3), (x - 0.4, y + 3), f"+{adds[name]} lines", above=2.6)
     return figure
-
-
-def _count_added_lines(script: strategies.Script) -> int:
-    return diff.count_changed_lines(script.path, strategies.SCRIPTS[script.parent].path)[0]
 
 
 @diagram("One training step, and what it keeps in memory", 3.6)

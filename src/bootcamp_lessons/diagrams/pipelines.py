@@ -99,14 +99,10 @@ def memory_needs(needs: dict[str, list[tuple[float, float]]], devices: dict[str,
     return finish(figure, (), f"{title}. {'; '.join(says)}. Devices: {sizes}.", (note,))
 
 
-def count_active_ranks(spans: list[schedules.Span]) -> int:
-    """Return the most ranks that compute at one moment of a step."""
-    return max(sum(a.began <= b.began < a.ended for a in spans) for b in spans)
-
-
 def most_active_ranks(run: Run) -> int:
     """Return the most ranks that compute at one moment of a run."""
-    return max(count_active_ranks(run.actions(row["step"])) for row in run.steps)
+    steps = [run.actions(row["step"]) for row in run.steps]
+    return max(sum(a.began <= b.began < a.ended for a in spans) for spans in steps for b in spans)
 
 
 @styled

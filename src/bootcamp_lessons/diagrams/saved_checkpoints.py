@@ -11,8 +11,6 @@ from bootcamp.drawing.charts import log_axis
 from bootcamp.drawing.palette import COLOURS, GREY, LIGHT, PALE, SKY, TINTS, VERMILLION, line_look
 from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 
-BARS = COLOURS[:3]
-
 
 @diagram("What a kill leaves, moment by moment", 3.9)
 def two_ways_to_save(axes) -> None:

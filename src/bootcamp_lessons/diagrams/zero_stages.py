@@ -133,7 +133,7 @@ def gathers(step: dict, run: Run, sizes: dict[str, float]) -> Figure:
 
     step: of read_gathers. sizes: bytes of each unit, complete; a root without any is left out.
     """
-    groups = {_spell_group(name): spans for name, spans in step["groups"].items()}
+    groups = {re.sub(r"(\D)(\d)", r"\1 \2", name): spans for name, spans in step["groups"].items()}
     groups = {name: spans for name, spans in groups.items() if name in sizes}
     title = "One step of FSDP on rank 0: a line for each unit"
     panels = {"nrows": 2, "sharex": True, "height_ratios": (3, 1.4)}
@@ -160,7 +160,3 @@ def gathers(step: dict, run: Run, sizes: dict[str, float]) -> Figure:
     says += f"; at most {max(complete):,.0f} kB are complete at once"
     notes = ("The head stays gathered. Waiting for other ranks is included.",)
     return finish(figure, (run,), f"All-gathers in a step of {run.label}: {says}.", notes)
-
-
-def _spell_group(name: str) -> str:
-    return re.sub(r"(\D)(\d)", r"\1 \2", name)

@@ -437,14 +437,16 @@ class Lab(replay.RecordedCluster):
             return describe_job(job)
 
         found = _replay(self, "requeued", train)
-        print(found["output"])
+        print(f"host0$ sbatch {JOB} ...\nhost0$ scancel --signal=USR1 --batch JOB")
+        print(found["output"], end="")
+        print(f"The second attempt began at step {found['first_step']}: {found['state']}")
         return found
 
     def submit(self, save_every: int) -> SlurmJob:
         """Submit the job that trains and is queued again."""
         flags = {**SETTING, "steps": STEPS, "save_every": save_every, "device": "cpu"}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
-        return self.start().sbatch(JOB, arguments=tuple(words))
+        return self.start().sbatch(JOB, "--time=20", arguments=tuple(words))
 
     def elastic(self) -> dict:
         """Let an elastic run on two hosts lose host1, another host0; see `_describe_attempts`."""
@@ -470,11 +472,9 @@ def describe_job(job: SlurmJob) -> dict:
     steps = [row.step for row in Steps(run.folder).read_new()]  # each as often as it was computed
     return {
         "state": job.state,
-        "restarts": job.restarts,
         "output": replay.hide_own_folders(_without_stacks(job.output)),
         "first_step": run.ranks[0].first_step,
         "again": len(steps) - len(set(steps)),
-        "steps": len(set(steps)),
         "apart": max_loss_difference(run),
     }
 
