@@ -1,12 +1,13 @@
 """The job files on a cluster: the same training, queued again without a loss, broken as said."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from processes import until
 from trained import PROOF
 
-from bootcamp.classroom.tasks import Wrong
+from bootcamp.classroom.tasks import NotTried, Wrong
 from bootcamp.experiments import equality
 from bootcamp.hosts import slurm
 from bootcamp.paths import LOGS
@@ -94,17 +95,14 @@ def test_job_told_of_its_end_is_queued_again_and_goes_on_where_it_was(cluster, t
 
 
 def test_job_that_makes_room_is_queued_again_at_once(cluster, tmp_path):
-    """A marker on the disk tells the second start from the first."""
-    path, marker = tmp_path / "job.sbatch", tmp_path / "begun"
-    text = (
-        "#!/bin/bash\n#SBATCH --partition=spare --requeue --open-mode=append --nodes=2 --exclusive"
-    )
-    path.write_text(f"{text}\n[ -e {marker} ] && exit\necho begun\ntouch {marker}\nsleep 600\n")
+    path, marker = tmp_path / "job.sbatch", tmp_path / "begun"  # which the second start finds
+    how = "--partition=spare --requeue --open-mode=append --nodes=2 --exclusive"
+    once = f"[ -e {marker} ] && exit; touch {marker}; sleep 600"
+    path.write_text(f"#!/bin/bash\n#SBATCH {how}\n{once}\n")
     job = cluster.sbatch(path)
-    until(lambda: "begun" in job.output)
+    until(marker.exists)
     cluster.run("srun --partition=urgent --nodes=2 true")
-    assert job.wait(60) == "COMPLETED"
-    assert job.restarts == 1
+    assert (job.wait(60), job.restarts) == ("COMPLETED", 1)
 
 
 @pytest.mark.solves(*(broken.name for broken in AT_ONCE))
@@ -120,9 +118,11 @@ def test_checker_tells_a_broken_job_file_from_a_repaired_one(cluster, tmp_path):
     given.write_text(task.starting_point())
     with pytest.raises(Wrong, match="COMPLETED, 4 ranks on 2 hosts, seen COMPLETED, 2 ranks on 1"):
         task.judge(task.submit(cluster, given))
-    assert "with the losses of the baseline" in task.judge(
-        task.submit(cluster, task.solution_path())
-    )
+    assert "with the losses" in task.judge(task.submit(cluster, task.solution_path()))
+    given.write_text("srun hostname")  # the fault is no longer in there
+    job = SimpleNamespace(script=given, summary="FAILED, no record\nx.py: no\nsrun: error: y")
+    assert task.explain(job, "").meaning == "Your file fails in another way: x.py: no"
+    assert isinstance(task.explain(job, "", is_late=True), NotTried)
 
 
 def test_bad_host_is_found_and_left_out(cluster):

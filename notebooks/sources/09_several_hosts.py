@@ -26,10 +26,10 @@ lab.run("idle", "sinfo")
 
 # %% [markdown]
 # `sinfo` is a command of **Slurm**, the scheduler of many clusters: it lists their hosts by
-# **partition**, a queue with rules of its own; the star marks the default. Here Slurm runs
-# on simulated hosts, the network namespaces of lesson 08. A request for some hosts, with the
-# commands to run there, is a **job**. Slurm calls a host a *node*. The GPUs that it hands out here
-# are made up, and ranks train on CPU cores.
+# **partition**, a queue with rules of its own (`urgent` goes first, `spare` makes room); the star
+# marks the default. Here Slurm runs on simulated hosts, the network namespaces of lesson 08. A
+# request for some hosts, with the commands to run there, is a **job**. Slurm calls a host a *node*.
+# The GPUs that it hands out here are made up, and ranks train on CPU cores.
 
 # %% [markdown]
 # ## The idea
@@ -89,7 +89,7 @@ guess_link = predict(
 guess_cyclic = predict(
     "hosts_gpus",
     "2 hosts of 2 GPUs, and srun deals out 4 ranks in turn (--distribution=cyclic). Each takes GPU "
-    "`rank % device_count`. How many of the 4 GPUs get a rank?",
+    "rank % device_count. How many of the 4 GPUs get a rank?",
     unit="GPUs",
 )
 guess_cores = predict(
@@ -164,7 +164,10 @@ print(" ".join(order))
 hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
 
 # %% [markdown]
-# - The port comes from the job's number, so that two jobs on a host don't meet by accident.
+# - `%x` is the job's name, `%j` its number, `--time` the minutes after which Slurm
+#   kills it.
+# - `set -eu` ends the job at the first error or unset variable. `"$@"` is what follows the file's
+#   name in `sbatch`; `task` only names the inner shell.
 # - `$SLURM_PROCID` is in single quotes: the shell of the *job file* must leave it alone. Each
 #   task's own shell puts its number in.
 # - `WORLD_SIZE` comes from Slurm. A number that is written in two places can disagree with itself.
@@ -190,7 +193,7 @@ guess_cores.score(int(cores[0]), within=0)
 # where it is missing, as here, `srun` says "unrecognized option '--container-image'".)
 #
 # `sbatch --test-only` has Slurm read a file without running it; options in the command override
-# the file's. It also accepts what you did not *mean*: see the table.
+# the file's. It runs no line, and accepts what you did not *mean*: see the table.
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_gpus.sbatch", parent="src/jobs/ddp_torchrun.sbatch")
@@ -212,11 +215,10 @@ lab.run("too-many", "salloc --nodes=2 --gres=gpu:3 true", on="host1")
 
 # %% [markdown]
 # The shell runs where you typed `salloc`, usually on a login host. What you start in it without
-# `srun` runs there too: without your GPUs, and in everybody's way. (Where the site has set
-# `use_interactive_step`, a shell is on the job's first host; a command that salloc is given still
-# is not.) In the shell of `srun --pty bash` another `srun` waits until you add `--overlap`, because
-# the first has everything. And more GPUs than a host has, or GPUs where there are none, Slurm
-# refuses at once.
+# `srun` runs there too: without your GPUs, and in everybody's way. (With the site's option
+# `use_interactive_step` that shell is on the job's first host.) `srun --pty bash` opens one there;
+# in it another `srun` waits until you add `--overlap`, because the first has everything. And more
+# GPUs than a host has, or GPUs where there are none, Slurm refuses at once.
 #
 # For a training, `srun` starts a script on each host, with torchrun in it: see below.
 
@@ -244,9 +246,8 @@ array = lab.sbatch("array", "src/jobs/array.sbatch", "--steps", 6).wait()
 hosts_lab.learning_rate_table(array.runs)
 
 # %% [markdown]
-# The output of a job goes to the file that `#SBATCH --output` names; `%x` is the job's name and
-# `%j` its number. If the file's folder does not exist, the job fails and *nothing* says why.
-# `--time` limits the job, in minutes: Slurm kills it when the time is up. Jobs with a shorter limit
+# If the folder of `#SBATCH --output` does not exist, the job fails and *nothing* says why.
+# Jobs with a shorter limit
 # often start sooner. Lesson 09b shows how to get a warning in time.
 
 # %% [markdown]
@@ -258,21 +259,22 @@ hosts_lab.learning_rate_table(array.runs)
 # sizes.
 
 # %%
-lab.faster_inside(
+inside = lab.faster_inside(
     "hosts_large_all_reduce_is_faster_inside",
     "An all-reduce of 1 MiB is faster inside a host than over the link.",
     supported="The bytes of a large message set its time, and each takes longer on the link.",
 )
+inside
 
 # %%
-print(guess_link.score(lab.times_as_long()))
+print(guess_link.score(inside.effect or lab.times_as_long()))
 plots.show(lab.figure())
 lab.costs()
 
 # %% [markdown]
 # Lesson 04e's model: seconds = *alpha* + *beta* · bytes; the table gives beta as a rate. Here the
 # link changes little but beta, so small messages take about as long in both places, and larger ones
-# too until the token bucket of lesson 08 is empty. A real network changes both: its alpha is
+# too while `tc` lets a first burst through at full speed. A real network changes both: its alpha is
 # several times that of shared memory or NVLink. So over a network *many* messages are expensive
 # (FSDP gathers each block) as well as *large* ones (DDP's gradients).
 #
@@ -332,8 +334,8 @@ table
 hosts_lab.device_table([2, 2])
 
 # %% [markdown]
-# **Take `LOCAL_RANK`.** One exception: with `--gpus-per-task=1` each task sees one GPU only, and
-# inside it that GPU is number 0.
+# **Take `LOCAL_RANK`.** One exception: with `--gpus-per-task=1` each task sees one GPU only. Torch
+# calls it `cuda:0` there, whatever its number on the host.
 
 # %%
 SEES = "sh -c 'echo LOCALID $SLURM_LOCALID sees GPU $CUDA_VISIBLE_DEVICES' | sort"

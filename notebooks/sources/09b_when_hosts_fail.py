@@ -131,20 +131,20 @@ excerpts.piece(SRC / "snippets" / "ddp_stopped.py", "told = torch", "run.finish"
 lab.nodes()
 
 # %% [markdown]
-# The check compares each host with the *others*, because few people remember exactly what a host
-# should have. It ends with exit code 3 if one stands out. `sbatch --exclude=host1` leaves that host
-# out. (Each pair has a process group of its own here: with 128 hosts that would be 8,128, so test
-# disjoint pairs in rounds.) On real nodes also read the errors that GPUs count (ECC, Xid). Slurm
-# can run such a check before each job, as its **prolog**, and *drain* a host that fails it: give it
-# no more jobs.
+# Cores, memory and versions are compared with what *most* hosts have, clock and MB/s with the
+# others', free disk with a limit. If one stands out, *all* tasks end with exit code 3. `sbatch
+# --exclude=host1` leaves that host out. (128 hosts have 8,128 pairs:
+# test disjoint ones in rounds.) On real nodes also read the errors
+# that GPUs count (ECC, Xid). Slurm can run such a check before each job, as its **prolog**, and
+# *drain* a host that fails it: give it no more jobs.
 #
 # torchrun's c10d rendezvous compares times of one host with those of another, so clocks that are
 # far apart can make living hosts look dead. (Hosts of one machine share theirs.)
 #
 # ### The job that is told to end
 #
-# Slurm's own warning would come after a minute, so the cell sends the signal itself, with
-# `scancel --signal=USR1 --batch`.
+# Slurm's own warning would come after a minute, so the cell sends the signal itself.
+# (CANCELLED ... DUE TO JOB REQUEUE is what a requeue looks like.)
 
 # %%
 told = lab.requeued()
@@ -346,7 +346,7 @@ assert all(row["replicas agree"] for row in rows)
 calm, struck = rows[:9], rows[9:]
 table = [{"round": one["round"], "nobody is killed": one["loss"]} for one in calm]
 for row, other in zip(table, struck, strict=True):
-    row |= {"replica 2 is killed": other["loss"], "replicas then": other["replicas"]}
+    row |= {"replica 2 is killed": other["loss"], "replicas that finish it": other["replicas"]}
 display(Table(table, "Held-out loss as each round begins"))
 guess_lost.score(100 * abs(struck[-1]["loss"] / calm[-1]["loss"] - 1))
 

@@ -287,7 +287,7 @@ class Call:
 
     def _make_display(self):
         steps = self._read_count("steps", 20 if self.known.takes_course_flags else 0)
-        place = "one line for each host: " if len(self.lines) > 1 else "on each host: "
+        place = "one line for each host: " if len(self.lines) > 1 else "on each host; in all "
         if self.start != "torchrun":
             place = f"on each host this would do the same; started {self.start}: "
         where = (place if self.hosts > 1 else "") + self.where_ranks_are()

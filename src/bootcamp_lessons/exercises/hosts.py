@@ -93,7 +93,7 @@ DISK_FULL = "OSError: [Errno 28] No space left on device"
         _logs((5.2, CLOSED), (5.4, DISK_FULL), (None, None), (5.9, DISK_FULL)),
         _logs((30.0, TIMED_OUT), (30.1, TIMED_OUT)),
     ),
-    unit="rank",
+    unit="(rank)",
     mistakes={
         (' if not re.search("by peer|Timed out", error)', ""): "That is the first error of all. A "
         "closed connection may be noted before the rank that closed it has written its own.",

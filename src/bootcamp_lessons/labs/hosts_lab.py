@@ -72,9 +72,9 @@ class Lab(replay.RecordedCluster):
         for where, run in self.sweeps.items():
             fit = alpha_beta.fit(read_sweep(run))
             row = {"where": where, "alpha, microseconds": 1e6 * fit.alpha_seconds}
-            rate = 8e-6 / fit.beyond_seconds_per_byte
-            rows.append(row | {"large messages, Mbit/s": rate})
-        return Table(rows, "An all-reduce of two ranks: seconds = alpha + beta * bytes")
+            rows.append(row | {"large messages, Mbit/s": 8e-6 / fit.beyond_seconds_per_byte})
+        note = f"The link has {LINK}: a faster fit is of a machine too busy to measure it"
+        return Table(rows, f"An all-reduce of two ranks: seconds = alpha + beta * bytes. {note}.")
 
     def figure(self):
         """Draw the sweeps, and what the link's rate alone would take."""
@@ -154,6 +154,6 @@ def show_file(path: str, parent: str = "") -> None:
     kind = {".sbatch": "bash", ".sh": "bash", ".py": "python", ".yaml": "yaml"}[Path(path).suffix]
     if parent:
         both = [each.splitlines(keepends=True) for each in ((ROOT / parent).read_text(), text)]
-        changed = [line for line in difflib.unified_diff(*both, n=0) if line[:2] != "@@"]
-        kind, text = "diff", "".join(changed[2:])
+        lines = list(difflib.unified_diff(*both, n=1))[3:]
+        kind, text = "diff", "".join("...\n" if line[0] == "@" else line for line in lines)
     display(Markdown(f"```{kind}\n{text}```"))
