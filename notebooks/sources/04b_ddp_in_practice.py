@@ -25,8 +25,8 @@ two = {"ranks": 2, "quiet": True}
 # %% [markdown]
 # ## The idea
 #
-# DDP averages gradients within `backward()`. Everything else follows from *when* and *where* that
-# happens:
+# DDP averages gradients within `backward()`. Much of what people add depends on *when* and *where*
+# that happens:
 #
 # | What people add | Where it belongs | Why |
 # |---|---|---|
@@ -48,8 +48,8 @@ two = {"ranks": 2, "quiet": True}
 #    `find_unused_parameters=True` (it searches for unused parameters) or `static_graph=True` (all
 #    steps are alike). All twelve programs use all parameters.
 # 3. Two ranks pass three times through 127 samples (each pass is an **epoch**) with a
-#    `DistributedSampler` that shuffles. Somebody forgot `sampler.set_epoch(epoch)`, without which
-#    the order stays the same.
+#    `DistributedSampler` that shuffles. Somebody forgot `sampler.set_epoch(epoch)`, which tells the
+#    sampler which pass begins.
 # 4. Sixteen texts, 149 tokens on rank 0 and 97 on rank 1. Each rank takes the mean over its own
 #    tokens, and AdamW makes three steps.
 
@@ -102,8 +102,8 @@ show_snippet("ddp_boilerplate.py")
 #
 # ### The data
 #
-# The course's scripts draw batches that depend on the seed and the step alone. Most programs read a
-# dataset with a `DataLoader`; a `DistributedSampler` gives each rank its share of every epoch:
+# Most programs read a dataset with a `DataLoader`; a `DistributedSampler` gives each rank its share
+# of every epoch:
 #
 # ```python
 # sampler = DistributedSampler(dataset, world, rank, shuffle=True)
@@ -145,7 +145,7 @@ print(boilerplate.output(0) + boilerplate.output(1))
 #
 # ### Evaluation over ranks
 #
-# Three ways to evaluate the same model on the same 41 samples, on one, two and three ranks:
+# Three ways to evaluate one model on 41 samples, on one, two and three ranks:
 #
 # - **mean of means**: a `DistributedSampler` deals out the samples, each rank takes the mean of its
 #   batches' means, and the ranks' means are averaged;
@@ -182,15 +182,15 @@ claim.larger(
 # %% [markdown]
 # In one process the last sample is a sixth of the mean of means, each other a 48th. And the sampler
 # makes the shares equal by dealing samples twice (`drop_last=True` leaves some out instead): here
-# 42 are evaluated. Counts are whole numbers, so their sum is exact in any order. A sum of losses is
-# not: floating-point addition depends on the order. Here each *batch* has a place of its own in a
-# vector, the other ranks have 0 there, and every rank adds the places up in one order. If 1e-7 does
-# not matter, two numbers are enough: `all_reduce` the sum, in float64, and the count.
+# 42 are evaluated. Sums of counts are exact in any order, sums of losses may depend on it. So each
+# *batch* has a place of its own in a vector, the other ranks have 0 there, and every rank adds the
+# places up in one order. If the last digits do not matter, two numbers are enough: `all_reduce` the
+# sum, in float64, and the count. (With the same batches that gives the same bits here, since
+# float64 adds a few float32 losses exactly; other batches are about 1e-7 off.)
 #
 # Evaluate `model.module`: the wrapper's first forward pass after a training step sends buffers
-# (BatchNorm's statistics), and a rank without any batch leaves the others waiting. (Without
-# `no_grad` every pass sends them, and one batch more waits too.) Perplexity, F1 and the like are
-# *functions* of sums: reduce the sums, then apply the function.
+# (BatchNorm's statistics), and a rank without any batch leaves the others waiting. Perplexity, F1
+# and the like are *functions* of sums: reduce the sums, then apply the function.
 #
 # ### Ranks with unequally many tokens
 #
@@ -234,29 +234,30 @@ print(guess_outputs.score(sum(row["gradients"] == "averaged" for row in outputs)
 Table(outputs, "The gradients of two ranks after three steps")
 
 # %%
+failed = [row["option"] for row in outputs if row["gradients"] != "averaged"]
+assert failed.count("find_unused_parameters") == 1, failed
 claim.equal(
     "ddp_hidden_outputs_go_wrong",
     "find_unused_parameters fails on one kind of output, static_graph on two.",
-    [row["option"] for row in outputs if row["gradients"] != "averaged"].count("static_graph"),
+    failed.count("static_graph"),
     2,
     kind="count",
 )
 
 # %% [markdown]
 # Without an option DDP waits for every parameter and need not look at outputs. With
-# `find_unused_parameters` it searches the graph behind the outputs that it finds, in tuples,
-# lists, dictionaries and dataclasses. In a plain object it finds nothing and takes all parameters
-# for unused: an error. `static_graph` finds what `torch.utils._pytree` can flatten: tuples, lists
-# and dictionaries, but dataclasses only once registered (`register_dataclass`). If it finds
-# nothing, **there is no error and nothing is averaged**. Only a proof, or a look at the ranks'
-# parameters, shows it.
+# `find_unused_parameters` it searches the graph behind the outputs that it finds, in tuples, lists,
+# dictionaries and dataclasses. In a plain object it finds nothing and takes all parameters for
+# unused: an error. `static_graph` finds what `torch.utils._pytree` can flatten: tuples, lists and
+# dictionaries, but dataclasses only once registered (`register_dataclass`). If it finds nothing,
+# **there is no error and nothing is averaged**.
 #
 # ### GradScaler
 #
-# In 16-bit training (lesson 02b) the scaler skips a step if a gradient is infinite. It looks at the
-# gradients of *its* rank. In step 1 one gradient of rank 1 is infinite. Once DDP averages, in
-# `backward()`. Once the program averages by hand, after `unscale_`, in which the scaler looks, and
-# to be safe puts zeros in place of infinities:
+# In fp16 training (lesson 02b) the scaler skips a step if a gradient is infinite or NaN. It looks
+# at the gradients of *its* rank. In step 1 one gradient of rank 1 is infinite. In one program DDP
+# averages, in `backward()`. The other averages by hand, after `unscale_`, in which the scaler
+# looks, and to be safe puts zeros in place of infinities:
 
 # %%
 scaled = parse_printed(launch(SNIPPETS / "ddp_scaler.py", **two))
@@ -285,9 +286,9 @@ claim.equal(
 #
 # Torch's compiler turns a forward pass into a graph. If that were one graph, its backward pass
 # would hand over all gradients at the end, and DDP could overlap nothing. So while DDP runs, the
-# compiler cuts the graph where DDP's buckets end (`torch._dynamo.config.optimize_ddp`; its value
-# "python_reducer" lets compiled autograd trace the all-reduces instead). Four layers of 1 MiB, a
-# cap of 2 MiB (for the first bucket the compiler always takes 1 MiB, DDP only by default):
+# compiler cuts the graph where DDP's buckets end (`torch._dynamo.config.optimize_ddp = False`
+# switches that off). Four layers of 1 MiB, a cap of 2 MiB (for the first bucket the compiler always
+# takes 1 MiB, DDP only by default):
 
 # %%
 orders = parse_printed(launch(SNIPPETS / "ddp_compile.py", **two))
@@ -306,8 +307,7 @@ claim.larger(
 # - In this version of torch each order is cut. What differs are the names in the checkpoint:
 #   `_orig_mod.` is the compiler's, `module.` DDP's. `model.compile()` adds none.
 # - **The last row has no graph.** The compiler begins at a function of *yours*. A plain
-#   `nn.Sequential` inside DDP has none, so nothing is compiled, and there is no warning. If it is
-#   compiled before it is wrapped, it has graphs.
+#   `nn.Sequential` inside DDP has none, so nothing is compiled, and there is no warning.
 #
 # ### Accumulation and `no_sync`
 #
@@ -353,9 +353,10 @@ for script, own in practice:
     for optimizer in ("sgd", "adamw"):
         flags = {**settings, "model": "gpt", "optimizer": optimizer}
         run = launch(script, 2, device="cpu", quiet=True, **own, **flags)
-        said = run.output(0).strip()
-        assert said != "graphs: 1", "the compiler has not cut at DDP's buckets"
-        print(said)
+        if "backend" in own:
+            said = run.output(0).strip()
+            assert int(said.removeprefix("graphs: ")) > 1, "the compiler has cut nothing"
+            print(said)
         alone = ddp_practice.launch_baseline(model="gpt", optimizer=optimizer)
         display(check.same_training(run, alone))
 
@@ -382,8 +383,9 @@ guess_seen.score(len({i for ids in forgotten.ranks[0]["sample_ids"] for i in ids
 # <details><summary>Answer</summary>
 #
 # The sampler shuffles with the same seed in every epoch: the same batches in the same order, and
-# each rank sees only its own half of the data, always. Nothing fails and the loss falls. It shows
-# only in the ids, so look at them once in each new program.
+# each rank sees only its own half of the data, always. The model still learns from all 127, since
+# gradients are averaged; what is lost is the new order, and the new mixture of each batch. Nothing
+# fails and the loss falls. It shows only in the ids, so look at them once in each new program.
 # </details>
 #
 # ## Exercise
@@ -432,8 +434,6 @@ print(exercise.check("clip_over_ranks", clip_over_ranks))
 #   of all shards (lesson 07).
 # - **Means**: divide once, over ranks too: tokens in training, samples in evaluation.
 # - **`torch.compile`**: count the graphs once; in place, if checkpoints go to other programs.
-#
-# **Don't assume** that a program that finishes is right: most of the faults above raise nothing.
 #
 # ## Sources
 #

@@ -2,10 +2,10 @@
 # # 13b Programs from elsewhere: what people bring, run and proved
 #
 # **40 minutes** for the core, on any machine, after lessons 03, 04d, 06b, 06c, 07 and 10. The
-# ranks are CPU cores, even where there are GPUs: this lesson counts and compares.
+# ranks are CPU cores, even where there are GPUs.
 #
-# After this lesson you can put a StripedLSTM on ranks, name the dimension that DataParallel has to
-# cut, say when ResNet-50 in parts is the same training, and read one plan in five tools' words. Two
+# After this lesson you can read one plan in five tools' words, put a StripedLSTM on ranks, name the
+# dimension that DataParallel has to cut, and say when ResNet-50 in parts is the same training. Two
 # optional parts read Lightning's strategies, and find and end a rank that has lost its parent.
 #
 # ## The question
@@ -37,8 +37,9 @@ RESNET = {**known_programs.RESNET, **cpu}
 #
 # A plan (lesson 10) for 32 ranks: weights sharded over 8, each layer's matrices over 4, bfloat16,
 # blocks recomputed. `python src/snippets/one_plan.py --data 8 --tensor 4` writes it, and five plans
-# with other axes, for five tools; each tool's **own parser** reads them. Then each name and each
-# word loses its last letter in turn, and each number becomes 7.
+# with other axes, for five tools; each tool's **own parser** reads them (PyTorch's lines are run,
+# on imagined ranks with a small model). Then each name and each word loses its last letter in turn,
+# and each number becomes 7.
 
 # %%
 plans = known_programs.read_plan()
@@ -49,7 +50,8 @@ guess_typos = predict(
     "known_typos",
     "torchtitan 0.2 refuses each misspelled name. Of the "
     f"{plans['torchtitan 0.2']['values']} values in its six plans, how many does it accept when "
-    "they are changed?",
+    "they are changed? (Not shown: the sizes of three axes and of a micro-batch, and a schedule's "
+    "name.)",
     unit="values",
 )
 guess_typos
@@ -57,30 +59,39 @@ guess_typos
 # %%
 columns = ("tool", "where", "names", "names accepted", "values", "values accepted")
 rows = [{name: row[name] for name in columns} for row in plans.values()]
-swallowed = [{"tool": tool, **each} for tool, row in plans.items() for each in row["swallowed"]]
+swallowed = [
+    {"tool": tool, "changed": each["wrong"], "understood": each["understood"]}
+    for tool, row in plans.items()
+    for each in row["swallowed"]
+]
 says = [
     {"plan": axis, "tool": tool, "its word": row["more"][axis]["words"]}
     for axis in plans["PyTorch"]["more"]
     for tool, row in plans.items()
 ]
-display(Table(rows, "Six plans, each name and value changed in turn, as read without a model"))
+display(Table(rows, "Six plans, each name and value changed in turn, as read before training"))
 display(guess_typos.score(plans["torchtitan 0.2"]["values accepted"], within=0))
-display(Table(swallowed, "Wrong in the plan above, yet accepted, as another plan"))
+display(Table(swallowed, "Changed in the plan above, and accepted as another plan"))
 display(Table(says, "The same ranks with other axes: the last line that a tool is told"))
 
 # %% [markdown]
 # - **What is missing** stands elsewhere: batches in your loop (PyTorch, Accelerate), recomputation
-#   in Python (DeepSpeed; torchtitan 0.3, which reads no TOML any more).
+#   in Python (DeepSpeed; torchtitan 0.3, which reads no TOML any more), the cut of the matrices in
+#   `parallelize_module` (PyTorch; 06c). Accelerate expects a model that is already cut: others it
+#   skips, with a warning.
 # - **Batches.** torchtitan and Megatron take samples, a rank's and a step's. DeepSpeed is given no
 #   `train_batch_size`: its parser counts all 32 ranks as data ranks, expects 2 × 4 × 32 = 256, and
 #   refuses 64.
 # - **Swallowed names.** DeepSpeed skips unknown names in the outermost braces. Accelerate skips
 #   them within `fsdp_config`: two of three, and the third fails only for want of a GPU.
-# - **Swallowed values.** PyTorch makes a mesh of 28 of the 32 ranks. torchtitan 0.2 does not check
-#   words when it reads them (what uses them may, later). So ask a tool what it **understood**, not
-#   whether it complained.
+# - **Swallowed values.** PyTorch makes a mesh of 28 of the 32 ranks, and DeepSpeed accepts a tensor
+#   axis of 7. (A batch of 7 can be meant, a mesh of 28 hardly.) torchtitan 0.2 takes all four
+#   misspelled words (0.3 refuses two of its three) and, of eight numbers, the three of batches: it
+#   compares only axes with the 32 ranks. So ask a tool what it **understood**, not whether it
+#   complained.
 #
-# PyTorch's lines run here, in float32: the same training on 2 x 2 ranks?
+# PyTorch's lines run here, in float32, in a script that cuts the matrices: the same training on
+# 2 × 2 ranks?
 
 # %%
 four = {"data": 2, "tensor": 2, "precision": "fp32", "tool": "PyTorch"}
@@ -91,11 +102,11 @@ sharding_tables.list_proofs([("the plan's lines", proof) for proof in planned])
 # %% [markdown]
 # ## The idea
 #
-# A recurrent model computes one time step after the other. In an ordinary LSTM every unit reads the
-# state of *all* units at the step before. With the units divided over ranks, the ranks exchange
-# states at **every time step**. A **StripedLSTM** divides the hidden state into stripes. A stripe
-# reads the layer's complete input, but in the recurrence only its own state. So stripes run side by
-# side from the first time step to the last, and meet where the next layer begins.
+# **The first program: a StripedLSTM.** In an ordinary LSTM every unit reads the state of *all*
+# units at the step before. With the units divided over ranks, the ranks exchange states at **every
+# time step**. A **StripedLSTM** divides the hidden state into stripes. A stripe reads the layer's
+# complete input, but in the recurrence only its own state. So stripes run side by side from the
+# first time step to the last, and meet where the next layer begins.
 #
 # | What is | ordinary LSTM over ranks | StripedLSTM over ranks |
 # |---|---|---|
@@ -155,8 +166,8 @@ guess_exchanges.score(sent["backward"] / sent["forward"], within=0)
 
 # %% [markdown]
 # One gather for each layer, whatever the number of time steps, and an all-reduce, which sends twice
-# as much: each rank has a part of the *sum*. An ordinary LSTM's forward pass sends as
-# many bytes in 32 times as many messages, and each time step waits for the one before.
+# as much. An ordinary LSTM's forward pass sends as many bytes in 32 times as many messages, and
+# each time step waits for the one before.
 #
 # ### What DataParallel does to the wrong dimension
 #
@@ -210,9 +221,8 @@ claim.equal(
 
 # %% [markdown]
 # Last column: for the same parameters and tokens stripes send less than the GPT of the same width,
-# 3 activations for 5 width² parameters against 8 for 12 (and one for the head). In both, weights
-# grow with the square of the width, and what is sent with the width. DDP sends gradients instead:
-# the same bytes for any number of tokens.
+# 3 activations for 5 width² parameters against 8 for 12 (and 2 more, once, for the head). DDP sends
+# gradients instead: the same bytes for any number of tokens.
 #
 # ## Prove it
 
@@ -253,28 +263,27 @@ sharding_tables.list_proofs(proofs)
 # %% [markdown]
 # ## Lightning's strategies (optional)
 #
-# Behind most names is a script of this course. Here `lightning_strategies.py` of `src/snippets`
-# gives each name to a Trainer without GPUs. (*ddp_spawn* is a record: its ranks import Lightning
-# again, which takes 10 to 20 s.) The last column says how far SGD's and AdamW's losses were from
-# the baseline's, or why nothing was trained.
+# Behind most names is a script of this course. `src/snippets/lightning_strategies.py` gives each
+# name to a Trainer without GPUs. (*ddp_spawn*, a record, takes 10 to 20 s.) The last column says
+# how far SGD's and AdamW's losses were from the baseline's, or why nothing was trained.
 
 # %%
 known_programs.strategies(here=True)
 
 # %% [markdown]
-# - Started by plain `python`, a Trainer starts the other ranks. *ddp* runs the command line again,
-#   so code above the Trainer runs in each rank. *ddp_spawn* imports the file again, and needs `if
-#   __name__ == "__main__"`. *ddp_fork* works in a notebook, as long as CUDA is not in use.
+# - Started by plain `python`, a Trainer starts the other ranks. With *ddp*, code above the Trainer
+#   runs in each rank. *ddp_spawn* needs `if __name__ == "__main__"`. *ddp_fork* works in a
+#   notebook, as long as CUDA is not in use.
 # - *fsdp* and *deepspeed* ask for GPUs, though both libraries train on CPU ranks (07, 07c).
 # - `num_nodes=2` waited for a second host: here for seconds, by default for half an hour.
-# - *horovod* multiplied the learning rate by the number of ranks (lesson 04d).
 #
 # ## A rank without a parent (optional)
 #
-# This course's launcher ends its ranks whatever happens to it. If another launcher is killed, each
-# of its ranks goes on as an **orphan**: a process whose parent is gone, adopted by the system's
-# first process or the user's `systemd`. Two are made here. Each holds memory, a port, and a file in
-# shared memory. One handles `TERM`, the other ignores it, until `KILL`.
+# This course's launcher ends its ranks whatever happens to it. If `torchrun` is killed, each of its
+# ranks goes on as an **orphan**: a process whose parent is gone, adopted by the system's first
+# process or the user's `systemd`. (On Linux the ranks of `torch.multiprocessing` get an interrupt
+# when their parent dies.) Two are made here. Each holds memory, a port, and a file in shared
+# memory. One handles `TERM`, the other ignores it; only `KILL` ends it.
 #
 # `nvitop` draws a machine's GPUs and their processes, in a terminal every 2 s, or once (`--once`).
 # The cell starts it here, and then on two **simulated** GPUs, as if the orphan on GPU 0 were
@@ -312,7 +321,7 @@ claim.equal(
 # - `GPU-Util`: the share of time in which any kernel ran (lesson 02). An all-reduce that waits is
 #   one: GPU 1 has the 100 %, and GPU 0, whose rank is stuck, none.
 # - A process: `C` computes, `G` draws. `No Such Process`: ask on the container's host.
-# - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: commands in full, which nvitop cuts) look for
+# - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: whole commands; nvitop cuts them off) look for
 #   your script with the parent 1 or `systemd`. `orphans()` finds scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,
 #   which a process cannot catch. The kernel takes back memory and ports, the driver GPU memory (not
@@ -320,8 +329,10 @@ claim.equal(
 #
 # ## Break it
 #
-# Three programs run to their end and train something else. Which is the hardest to find without a
-# proof?
+# Three programs run to their end and train something else. *Time cut in two*: DataParallel by hand
+# cuts the course's batches, (batch, time), along dimension 1. *No sum of gradients*: the diff
+# below. *Each rank's own statistics*: `fsdp` with ResNet-50 as it is. Which is the hardest to find
+# without a proof?
 
 # %%
 partial = "return same.to_local(grad_placements=[Partial()])"
@@ -351,8 +362,8 @@ Table([{"": name, "hint of the proof begins": hint} for name, hint in hints.item
 #
 # A GPT of 39 billion parameters ran on 512 GPUs with `--tensor-model-parallel-size 8
 # --pipeline-model-parallel-size 2 --global-batch-size 1536` (Narayanan et al., arXiv:2104.04473,
-# Table 1). Which mesh does `fully_shard` get, and how many micro-batches a pipeline? Solution:
-# `exercise.solution("megatron_axes")`.
+# Table 1). Which mesh would `fully_shard` get, and how many micro-batches of 4 samples has each
+# pipeline in a step? Solution: `exercise.solution("megatron_axes")`.
 
 # %%
 from bootcamp import exercise
@@ -369,7 +380,7 @@ print(exercise.check("megatron_axes", megatron_axes))
 # ### Second: the missing exchange (optional)
 #
 # The stripes' script without the two lines of `enter`. The check trains with yours, on two ranks
-# with both optimizers. `exercise.solution("stripes")` shows the solution as a diff.
+# with both optimizers. Solution: `exercise.solution("stripes")`.
 
 # %%
 print(exercise.start("stripes"))
@@ -384,7 +395,6 @@ print(exercise.check("stripes"))
 #   Stripes are a different model from an LSTM of the same width: compare what they learn.
 # - **DataParallel**: in old code. Look for the dimension, and for tuples.
 # - **A framework's strategy**: once you can name the bare script, and have proved one run.
-# - **A configuration**: have its tool read it, and print what it understood, before a long run.
 #
 # All programs from elsewhere that this course covers, and what proves each, are listed in
 # `src/bootcamp_lessons/labs/known_programs.csv`.

@@ -25,7 +25,7 @@ for by_hand in (False, True):
         scaler.scale(loss).backward()
         if by_hand:
             scaler.unscale_(optimizer)  # here each rank looks for infinities
-            finite = layer.weight.grad.nan_to_num(posinf=0.0)
+            finite = layer.weight.grad.nan_to_num(posinf=0.0, neginf=0.0)
             dist.all_reduce(finite)
             layer.weight.grad.copy_(finite / world)
         scaler.step(optimizer)
