@@ -242,8 +242,8 @@ src/serve/language_model.py: tests/test_generation.py -k "byte_for_byte and pref
 + hash((0, *
 # each rank starts from parameters of its own
 src/bootcamp/train/models/__init__.py: tests/test_equality.py -k "trains and fsdp and x2"
-- torch.manual_seed(args.seed * 1_000_003 + position)
-+ torch.manual_seed(position + int(__import__("os").environ.get("RANK", 0)))
+- torch.default_generator.manual_seed(args.seed * 1_000_003 + position)
++ torch.default_generator.manual_seed(position + int(__import__("os").environ.get("RANK", 0)))
 # the package wraps a model itself
 src/bootcamp/train/optimizers.py: tests/test_scripts.py
 - import torch

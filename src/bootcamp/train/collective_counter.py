@@ -30,8 +30,7 @@ class Tally(TorchDispatchMode):
             optimizer.register_step_pre_hook(lambda *_: setattr(self, "_in_optimizer", True))
             optimizer.register_step_post_hook(lambda *_: setattr(self, "_in_optimizer", False))
 
-    def start(self) -> None:
-        self.__enter__()
+    start = TorchDispatchMode.__enter__
 
     def stop(self, run_dir: Path) -> None:
         """End counting, and write ranks/<rank>.collectives.json, which records.Run reads."""

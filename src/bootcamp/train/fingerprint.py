@@ -37,7 +37,7 @@ def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None
             beat()
     for groups, own in sums.items():
         for group in groups:  # gloo adds up in main memory
-            own = own.to("cpu" if dist.get_backend(group) == "gloo" else "cuda")
+            own = own.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
             dist.all_reduce(own, group=group)
         total += own.cpu()
     return total.tolist()

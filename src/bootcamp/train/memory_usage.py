@@ -58,14 +58,13 @@ def find_leaves(nested, kinds=torch.Tensor) -> Iterator:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     """Return the memory behind a tensor, of a sharded one the part on this rank."""
-    return (tensor.to_local() if hasattr(tensor, "to_local") else tensor).untyped_storage()
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage()
 
 
 def read_peak_bytes(device: torch.device) -> int:
     """Read this rank's peak memory: torch's on the GPU, or the process's resident memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return machine.process_peak_bytes()
+    on_gpu = device.type == "cuda"
+    return torch.cuda.max_memory_allocated(device) if on_gpu else machine.process_peak_bytes()
 
 
 class Activations(TorchDispatchMode):
@@ -104,9 +103,11 @@ class Activations(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
+        if args and result is args[0]:
+            return result  # a change in place makes nothing
         given = {storage_of(tensor)._cdata for tensor in find_leaves((args, kwargs))}
         for storage in map(storage_of, find_leaves(result)):
-            if storage._cdata not in given:  # a view, or a change in place, has made nothing
+            if storage._cdata not in given:  # a view has made nothing
                 self._made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         return result
 

@@ -34,7 +34,7 @@ def _stage(args, position: int) -> nn.Module:
     family = FAMILIES[args.model]
     _, stage = list(family.stages(**shape(args)))[position]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(args.seed * 1_000_003 + position)
+        torch.default_generator.manual_seed(args.seed * 1_000_003 + position)
         return stage().to(getattr(torch, args.dtype))
 
 
