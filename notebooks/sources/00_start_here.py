@@ -147,7 +147,7 @@ guess_alone.score(1e3 * alone.seconds_per_step)
 # says about speed. A **claim** keeps two runs on the same cores and lets them take turns, some
 # steps of one, then of the other. From such pairs it finds *supported*, *not distinguishable* or
 # *contradicted*, here and now; of two equally fast runs it calls one faster in less than 1 of 100
-# cases.
+# cases. The numbers behind *between* are the interval that the pairs leave.
 
 # %%
 from bootcamp import claim, trial

@@ -101,7 +101,8 @@ class Prediction:
         journal.note_prediction(self.name, right, **about)
         text = f"{found}. You said {self._with_unit(self.answer)}"
         if right:
-            return Score(right, f"{text}: within {within:.0%}, well predicted.")
+            near = f"within {within:.0%}" if within else "exactly"
+            return Score(right, f"{text}: {near}, well predicted.")
         if measured:
             text += f", {number(self.answer / measured)} times that"
         return Score(right, f"{text}. What did you expect to be different?")
