@@ -1,7 +1,7 @@
 """python tools/test.py [--lesson 04 | --check] [PYTEST ARGUMENT ...]
 
 Everything that `make test` proves, with the time of each part: lint, derived files, then all tests
-and the cells of all notebooks on a worker for each core, two to eight; then, alone, the tests that
+and the cells of all notebooks on a worker more than there are cores; then, alone, the tests that
 are marked so: they watch how long something takes; last two lessons cold, as an attendee runs them.
 Runs that tests and lessons only read are trained once (tests/run_cache.py). A failing test is named
 as it fails, and each test's outcome and seconds are in logs/tests.jsonl. --lesson runs what a
@@ -32,7 +32,8 @@ from bootcamp.launcher import forkserver, process_tree  # noqa: E402
 
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
-WORKERS = ["-n", str(min(8, max(2, len(machine.cores())))), "--dist", "loadfile"]
+# one more than cores: there is always a test that waits, for a server, for Slurm or for a hang
+WORKERS = ["-n", str(min(8, len(machine.cores())) + 1), "--dist", "loadfile"]
 SLOWEST = ["--durations=25", "--durations-min=3"]
 QUICK = "not (alone or drill or slow)"
 COLD = ["00", "04"]
