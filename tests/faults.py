@@ -118,7 +118,7 @@ class Fault:
             assert self.rank in (None, error.error["rank"]), error.error
             if error.error["kind"] == "raised":
                 assert "forkserver.py" not in str(error), "the inside is not the reader's concern"
-        assert not (self.workers and any(map(process_tree.is_alive, pids_of_ranks(folder))))
+        until(lambda: not (self.workers and any(map(process_tree.is_alive, pids_of_ranks(folder)))))
         written = summary.read(folder)
         assert written["status"] == self.status, written
         assert self.recorded in written.get("error", {}).get("message", ""), written
