@@ -244,6 +244,10 @@ src/serve/language_model.py: tests/test_generation.py -k "byte_for_byte and pref
 src/bootcamp/train/models/__init__.py: tests/test_equality.py -k "trains and fsdp and x2"
 - torch.default_generator.manual_seed(args.seed * 1_000_003 + position)
 + torch.default_generator.manual_seed(position + int(__import__("os").environ.get("RANK", 0)))
+# a fingerprint adds up what one axis of a mesh holds, and not the others
+src/bootcamp/train/fingerprint.py: tests/test_equality.py -k "trains and fsdp_tp and 2x2 and sgd"
+- for group in groups:
++ for group in groups[:1]:
 # the package wraps a model itself
 src/bootcamp/train/optimizers.py: tests/test_scripts.py
 - import torch
