@@ -143,17 +143,15 @@ def test_runs_in_turns_are_told_apart_and_leave_nothing(tmp_path, monkeypatch):
 
 def test_run_in_turns_that_fails_fails_the_claim(monkeypatch):
     broken = variant("cpu", "cpu_fails", {"optimizer.step()": "raise ValueError('a planted end')"})
-    pair = claims.trial(broken, **SMALL), claims.trial("cpu", **SMALL)
     with pytest.raises(launch.RankFailed, match="a planted end"):
-        claims.faster("x", "This wins.", *pair)
+        claims.faster("x", "It wins.", claims.trial(broken, **SMALL), claims.trial("cpu", **SMALL))
 
 
 def test_counts_are_held_against_what_is_expected():
     found = claims.equal("x", "The formula holds.", 101e6, 100e6, within=0.02)
     assert found.supported
     assert "101 MB, expected 100 MB" in str(found)
-    more = claims.larger("y", "More.", 6, 2, kind="count")
-    assert more.measured == "6 and 2, 3 times as much"
+    assert claims.larger("y", "More.", 6, 2, kind="count").measured == "6 and 2, 3 times as much"
     seen = claims.equal("x", "Seen.", 4, 4, kind="count", unit="workers")
     assert seen.measured == "4 workers, as expected"
     bound = claims.at_most("z", "Small.", 1e-4, 5e-3, kind="count")

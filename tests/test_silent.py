@@ -68,4 +68,5 @@ def test_fix_is_accepted(name, written, monkeypatch):
         if name == "silent_divided":
             on_four = dataclasses.replace(CASES[name], ranks=4)
             on_four.proof(on_four.solution_path()).check()
+            assert on_four.proof(on_four.broken()).failed
     assert result.solved, result

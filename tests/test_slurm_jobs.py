@@ -118,7 +118,8 @@ def test_checker_tells_a_broken_job_file_from_a_repaired_one(cluster, tmp_path):
     given.write_text(task.starting_point())
     with pytest.raises(Wrong, match="COMPLETED, 4 ranks on 2 hosts, seen COMPLETED, 2 ranks on 1"):
         task.judge(task.submit(cluster, given))
-    assert "with the losses" in task.judge(task.submit(cluster, task.solution_path()))
+    repaired = task.judge(task.submit(cluster, task.solution_path()))
+    assert "with the losses of the baseline" in repaired
     given.write_text("srun hostname")  # the fault is no longer in there
     job = SimpleNamespace(script=given, summary="FAILED, no record\nx.py: no\nsrun: error: y")
     assert task.explain(job, "").meaning == "Your file fails in another way: x.py: no"
