@@ -7,6 +7,7 @@ import pytest
 import records
 
 from bootcamp.experiments import equality
+from bootcamp.hosts import slurm
 from bootcamp.launcher.connection import Connection
 
 pytest_configure = plugin.pytest_configure
@@ -25,11 +26,12 @@ def ranks_or_none(request):
     """Without ranks, a test is over when it wants some."""
     with pytest.MonkeyPatch.context() as patch:
         if request.config.getoption("without_ranks"):
-            patch.setattr(Connection, "__init__", _no_connection)
+            for started in (Connection, slurm.Cluster):
+                patch.setattr(started, "__init__", _no_ranks)
         yield
 
 
-def _no_connection(*_):
+def _no_ranks(*_, **__):
     pytest.skip("starts ranks: make test runs it")
 
 

@@ -15,10 +15,7 @@ import faults
 from bootcamp.scripts import strategies
 from bootcamp_lessons.exercises import EXERCISES
 
-TO_PROVE = {
-    "proves": (*strategies.SCRIPTS, *faults.FAULTS),
-    "solves": tuple(EXERCISES),
-}
+TO_PROVE = {"proves": (*strategies.SCRIPTS, *faults.FAULTS), "solves": tuple(EXERCISES)}
 NOBODY = "NOT PROVED"
 
 

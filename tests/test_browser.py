@@ -27,9 +27,10 @@ TOKEN = "for-the-test"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 IDLE = f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]"
 
-pytestmark = pytest.mark.skipif(
-    chromium.PATH is None, reason="no Chromium on this machine: the browser is not tested"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium.PATH is None, reason="no Chromium here: no browser is tested"),
+]
 
 
 @pytest.fixture(scope="module")

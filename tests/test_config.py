@@ -186,8 +186,7 @@ def test_parts_that_are_odd_in_a_saved_file_is_counted():
 
 
 @pytest.mark.parametrize(
-    ("axes", "mesh", "data_parallel"),
-    [(("data", "tensor"), (2, 4), 2), (("pipeline",), (4,), 1)],
+    ("axes", "mesh", "data_parallel"), [(("data", "tensor"), (2, 4), 2), (("pipeline",), (4,), 1)]
 )
 def test_context_names_its_axes_and_ranks_of_one_model_share_a_batch(axes, mesh, data_parallel):
     given = dict.fromkeys(RunContext.__dataclass_fields__)

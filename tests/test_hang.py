@@ -261,6 +261,7 @@ def test_hang_is_told_from_a_rank_that_goes_on_to_print_or_compute(tmp_path):
     assert other.status == "ok"
 
 
+@pytest.mark.slow
 def test_hang_of_a_live_run_is_asked_from_outside_and_read_after_its_end(tmp_path):
     """One rank sleeps, and is then killed."""
     script, folder, seen = faults.in_rank_1("ddp", faults.HANGS["line"]), tmp_path / "run", []

@@ -20,10 +20,7 @@ FLAGS = {"model": "mlp", "steps": 5, "global_batch": 16, "quiet": True}
 @needs_hosts
 @pytest.mark.parametrize(
     ("script", "flags", "strategy", "how"),
-    [
-        ("ddp_options", {"hook": "fp16"}, "ddp", {"number": 0.5}),
-        ("hsdp", {}, "hsdp", {"shard": 2}),
-    ],
+    [("ddp_options", {"hook": "fp16"}, "ddp", {"number": 0.5}), ("hsdp", {}, "hsdp", {"shard": 2})],
 )
 def test_link_carries_the_bytes_of_the_theory(script, flags, strategy, how):
     """Those of plain DDP and FSDP are counted in lesson 08."""

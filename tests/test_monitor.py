@@ -260,6 +260,7 @@ def test_monitor_waits_for_a_run_to_begin(going, pictures, logs, name, waiting):
     assert watching.folder == logs / "mine"
 
 
+@pytest.mark.slow
 def test_monitor_follows_a_launch_until_it_is_interrupted(pictures, logs):
     """While this thread is busy in launch."""
     watching = monitor.watch(logs / "mine")

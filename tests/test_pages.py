@@ -120,6 +120,7 @@ def barriers(page, site: Path, address: str) -> list:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(chromium.why_not() is not None, reason="no Chromium on this machine")
 def test_search_and_explorers_work_in_a_browser_without_a_network(built):
     site, _ = built

@@ -130,8 +130,7 @@ def test_collectives_by_kind_and_size_are_those_of_the_formulas(keep_gathered):
 
 
 @pytest.mark.parametrize(
-    ("script", "count", "flags"),
-    [("fsdp", 100, {}), ("fsdp_tp", 64, {"mesh": "16x4"})],
+    ("script", "count", "flags"), [("fsdp", 100, {}), ("fsdp_tp", 64, {"mesh": "16x4"})]
 )
 def test_bytes_are_right_on_meshes_larger_than_this_machine(script, count, flags):
     """Rank 0 of ranks that are not there."""

@@ -572,13 +572,10 @@ claim.larger(
 # the main memory of the process.
 
 # %%
-import json
-
 from bootcamp import run_command
-from bootcamp.paths import SRC
+from bootcamp_lessons import excerpts
 
-lines = run_command(["python", str(SRC / "snippets" / "clean_up.py")]).splitlines()
-moments = [json.loads(line) for line in lines if line.startswith("{")]
+moments = excerpts.parse_printed(run_command(["python", str(excerpts.SNIPPETS / "clean_up.py")]))
 Table(moments, "One process from its start to its end, measured here")
 
 # %% [markdown]

@@ -141,8 +141,6 @@ claim.faster(
 # ResNet block, with its norm as one factor and one summand for each channel:
 
 # %%
-import json
-
 from bootcamp import roofline, run_command
 from bootcamp_lessons.excerpts import SNIPPETS, parse_printed, piece
 
@@ -151,7 +149,7 @@ piece(chain, "def end_of_block", "tensors =")
 
 # %%
 command = ["python", str(chain), "--backend", how["backend"]]
-taken = json.loads(run_command(command, env=roofline.REUSE_MEMORY).splitlines()[-1])
+(taken,) = parse_printed(run_command(command, env=roofline.REUSE_MEMORY))
 passes = {"plain": 2 + 2 + 2 + 3, "compiled": 2 + 1}  # tensors that are read and written
 print(guess_chain.score(passes["plain"] / passes["compiled"], how="By formula"))
 claim.faster(

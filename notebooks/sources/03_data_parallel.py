@@ -173,13 +173,12 @@ claim.faster(
 # other.
 
 # %%
-import json
-
 from bootcamp import run_command
 from bootcamp.paths import SRC
+from bootcamp_lessons import excerpts
 
 program = SRC / "snippets" / "threads_and_processes.py"
-loop, products, step = json.loads(run_command(["python", str(program)]).splitlines()[0])
+loop, products, step = excerpts.parse_printed(run_command(["python", str(program)]))
 plots.show(dataparallel.workers([loop, products, step], cores=len(machine.cores())))
 
 # %%
@@ -275,7 +274,6 @@ guess_device_0.score(first / other, how="By formula")
 from IPython.display import display
 
 from bootcamp import Table
-from bootcamp_lessons import excerpts
 
 program = SRC / "snippets" / "dp_with_dataloader.py"
 held, said, *ends = excerpts.parse_printed(launch(program, 1, quiet=True))

@@ -337,11 +337,9 @@ guess_lost = predict(
 guess_lost
 
 # %%
-import json
-
 from bootcamp import run_command
 
-rows = [json.loads(line) for line in run_command(["python", str(program)]).splitlines()]
+rows = excerpts.parse_printed(run_command(["python", str(program)]))
 assert all(row["replicas agree"] for row in rows)
 calm, struck = rows[:9], rows[9:]
 table = [{"round": one["round"], "nobody is killed": one["loss"]} for one in calm]

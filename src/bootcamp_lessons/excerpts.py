@@ -46,9 +46,10 @@ def run_with_torchrun(name: str, ranks: int) -> str:
     return run_command([*TORCHRUN, str(ranks), str(SNIPPETS / name)], env=one_thread)
 
 
-def parse_printed(run: Run) -> list[dict]:
-    """Return the objects that a program's ranks printed, a line of JSON each, rank by rank."""
-    return [json.loads(line) for line in replay.read_printed_lines(run) if line.startswith('{"')]
+def parse_printed(said: Run | str) -> list[dict]:
+    """Return the objects that ranks, or a text, have printed: a line of JSON each, rank by rank."""
+    lines = said.splitlines() if isinstance(said, str) else replay.read_printed_lines(said)
+    return [json.loads(line) for line in lines if line.startswith('{"')]
 
 
 def list_epochs(run: Run, steps: int = 4, caption: str = "") -> Table:

@@ -309,10 +309,11 @@ def read_megatron(text: str, plan: Plan) -> dict:
 
 def read_deepspeed(text: str, plan: Plan) -> dict:
     """As deepspeed.initialize reads it, and its engine then takes all ranks by the tensor axis."""
-    from deepspeed import comm
+    from deepspeed import comm, ops
     from deepspeed.runtime.config import DeepSpeedConfig
 
     if not comm.is_initialized():
+        ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled, for minutes
         comm.init_distributed("fake", auto_mpi_discovery=False, verbose=False)
     settings, mesh = json.loads(text), None
     if "sequence_parallel_size" in settings and "data_parallel_size" in settings:

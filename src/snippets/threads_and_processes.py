@@ -54,7 +54,7 @@ def seconds(pool, work, workers):
 
 
 if __name__ == "__main__":
-    rows, names = [], ("processes", "threads", "alone")
+    names = ("processes", "threads", "alone")
     with ProcessPoolExecutor(WORKERS) as processes, ThreadPoolExecutor(WORKERS) as threads:
         for work in (python_loop, matrix_products, replica_step):
             rounds = [  # processes first: they are forked before any thread is
@@ -67,5 +67,4 @@ if __name__ == "__main__":
             ]
             columns = zip(*rounds[1:], strict=True)  # the first one starts the workers
             row = {"work": work.__name__.replace("_", " ")}
-            rows.append(row | dict(zip(names, columns, strict=True)))
-    print(json.dumps(rows))
+            print(json.dumps(row | dict(zip(names, columns, strict=True))))

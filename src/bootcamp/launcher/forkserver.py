@@ -108,6 +108,7 @@ def _receive_connections(server: socket.socket):
 @functools.cache
 def _preload_framework(framework: str) -> None:
     """Load a framework for all later ranks, unless it starts a thread, which a fork tries first."""
+    sys.modules["torch"].cuda._is_compiled = lambda: False  # counting none spoils CUDA in forks
 
     def load() -> int:
         __import__(FRAMEWORKS[framework])
@@ -243,9 +244,8 @@ def serve_store(listening: int | None = None) -> None:
 
     linux.name_process("store of the ranks")
     parent = os.getppid()
-    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     how = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listening}
-    _served = TCPStore(*place, **how)
+    _served = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), **how)
     while os.getppid() == parent:  # macOS does not end a child with its parent
         time.sleep(1)
     os._exit(0)

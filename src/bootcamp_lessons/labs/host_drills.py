@@ -509,11 +509,12 @@ def _lose_host(number: int) -> dict:
 
 def _describe_attempts(run: Run, lost_at: float) -> dict:
     """Describe an elastic run's attempts; lost_at: when the host was lost, seconds since 1970."""
-    rows, ranks = Steps(run.folder).read_new(), rank_errors.read_processes(run.folder)
-    attempts = []
+    rows, attempts = Steps(run.folder).read_new(), []
     for attempt in sorted({row.attempt for row in rows}):
         steps = [row.step for row in rows if row.attempt == attempt]
-        hosts = [rank["host"] for rank in ranks if rank["attempt"] == attempt]
+        # torchrun's own: its ranks may have ended before anybody has looked for them
+        folders = run.folder.glob(f"ranks/*/*/attempt_{attempt}/*")
+        hosts = [folder.parents[2].name for folder in folders]
         share = SETTING["global_batch"] // len(hosts)
         row = {"attempt": attempt, "hosts": ", ".join(sorted(set(hosts))), "ranks": len(hosts)}
         row |= {"samples of a rank": share, "micro-batches": share // 4}

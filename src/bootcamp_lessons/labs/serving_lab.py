@@ -34,6 +34,7 @@ from bootcamp.serving import (
     versions,
 )
 from bootcamp.serving.load_test import CheckedRequest, Load
+from bootcamp_lessons import excerpts
 
 Asked = list[CheckedRequest]
 RECORDS = REFERENCE / "11_serving"
@@ -189,12 +190,9 @@ class Triton:
 
     def configurations(self, snippet: Path) -> list[dict]:
         """Run a snippet that serves a StripedLSTM in one configuration after the other."""
-
-        def run() -> list[dict]:
-            printed = run_command(["python", str(snippet)]).splitlines()
-            return [json.loads(line) for line in printed if line.startswith("{")]
-
-        return self._replay(snippet.stem, run, triton.why_not(torch=True))
+        ask = partial(run_command, ["python", str(snippet)])
+        missing = triton.why_not(torch=True)
+        return self._replay(snippet.stem, lambda: excerpts.parse_printed(ask()), missing)
 
     @contextlib.contextmanager
     def _server(self, **settings) -> Iterator[triton.Server]:
