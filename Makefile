@@ -61,7 +61,7 @@ install: $(if $(GROUPS),$(READY),$(COMPLETE))  ## .venv with all packages, or wi
 lab: $(READY)  ## the course in JupyterLab; LESSON=04 opens that one; PREDICT_FIRST=1: no run while a prediction is open
 	$(PY) tools/lab.py $(LAB_ARGS)
 
-check: $(COMPLETE)  ## in about three minutes: lint, derived files, the tests that start no ranks
+check: $(COMPLETE)  ## in about a minute: lint, derived files, the tests that start no ranks
 	@$(PY) tools/test.py --check
 
 test: $(COMPLETE)  ## prove everything, or with LESSON=04 what a change to one lesson needs

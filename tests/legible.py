@@ -72,7 +72,8 @@ def watch_kernels(folder: Path) -> None:
     startup.parent.mkdir(parents=True)
     startup.write_text(
         f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\n"
-        "import legible\nlegible.watch()\nsys.path.pop()\ndel sys, legible\n"
+        "import gc, legible\nlegible.watch()\ngc.set_threshold(10**5)\nsys.path.pop()\n"
+        "del gc, legible, sys\n"
     )
 
 

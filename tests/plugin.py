@@ -6,10 +6,12 @@ phase of a test is added to the file in BOOTCAMP_TEST_LOG: its name, outcome, se
 skip whose reason BOOTCAMP_MAY_SKIP, a regular expression, does not match fails the run.
 """
 
+import gc
 import os
 import tempfile
 from pathlib import Path
 
+gc.set_threshold(100_000, 50, 100)  # else a sixth of a worker's time goes into collections
 _SCRATCH = Path(tempfile.mkdtemp(prefix="bootcamp-test-"))
 os.environ["BOOTCAMP_LOGS"] = str(_SCRATCH / "logs")
 os.environ["BOOTCAMP_WORK"] = str(_SCRATCH / "work")

@@ -5,7 +5,7 @@ and the cells of all notebooks on a worker more than there are cores; then, alon
 are marked so: they watch how long something takes; last two lessons cold, as an attendee runs them.
 Runs that tests and lessons only read are trained once (tests/run_cache.py). A failing test is named
 as it fails, and each test's outcome and seconds are in logs/tests.jsonl. --lesson runs what a
-change to one lesson needs; --check, in about three minutes, what needs no ranks.
+change to one lesson needs; --check, in about a minute, what needs no ranks.
 """
 
 import argparse
