@@ -48,7 +48,7 @@ def cores() -> list[int]:
 def cpu_quota() -> float:
     """Return the CPUs that the control group grants this process; infinity without a limit."""
     quotas = [float("inf")]
-    for line in _read_lines("/proc/self/cgroup"):
+    for line in (one for one in _read_lines("/proc/self/cgroup") if "::" in one or "cpu" in one):
         _, controllers, group = line.split(":", 2)
         root = f"/sys/fs/cgroup/{controllers}".rstrip("/")
         for folder in (f"{root}{group}", root):

@@ -33,7 +33,8 @@ def describe_failure(folder: Path, request: RunRequest, codes: dict) -> dict:
         text = _select_output(outputs[first], rank, request.hosts)
     else:
         texts = {each.rank: each.text for each in rank_errors.read_errors(folder)}
-        text = texts.get(rank, "")
+        rank = next(k for k in texts if k in failed) if code > 0 and rank in texts else rank
+        text, code = texts.get(rank, ""), failed[rank]  # who wrote first: an end may be heard late
     text = text[-MOST_CHARACTERS:]
     host = rank_errors.find_host(folder, rank) or (first if request.hosts > 1 else None)
     if code < 0:
