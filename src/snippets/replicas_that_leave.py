@@ -142,6 +142,6 @@ def take_part(members: dict[int, int], agreed: list, changes: list) -> None:
 
 if __name__ == "__main__":
     multiprocessing.set_start_method("forkserver")
-    multiprocessing.set_forkserver_preload(["torch.distributed", "bootcamp.train.models"])
+    multiprocessing.set_forkserver_preload(["torch._dynamo", "bootcamp.train.models"])
     watch_over_replicas("nobody is killed")
     watch_over_replicas("replica 2 is killed", killed_in=2, back_in=5)
