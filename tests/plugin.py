@@ -52,6 +52,7 @@ def pytest_configure(config):
     if config.pluginmanager.has_plugin("bootcamp"):
         return
     interrupts.accept()
+    config.add_cleanup(lambda: shutil.rmtree(_SCRATCH, ignore_errors=True))
     # only what trained.py wraps, and the notebooks' kernels, may be answered by an earlier launch
     trained.CACHE = os.environ.get("BOOTCAMP_TEST_RUNS") or str(_SCRATCH / "runs")
     Path(trained.CACHE).mkdir(exist_ok=True)
@@ -81,7 +82,6 @@ def no_process_left():
     """One warm launcher serves all tests; when they are over, nothing of it remains."""
     yield
     launch.shut_down()
-    shutil.rmtree(_SCRATCH, ignore_errors=True)
     processes.until_gone(os.getpid())  # what was killed takes a moment on a busy machine
 
 
