@@ -8,6 +8,7 @@ import records
 
 from bootcamp.experiments import equality
 from bootcamp.hosts import slurm
+from bootcamp.launcher import simulated_hosts
 from bootcamp.launcher.connection import Connection
 
 pytest_configure = plugin.pytest_configure
@@ -33,6 +34,18 @@ def ranks_or_none(request):
 
 def _no_ranks(*_, **__):
     pytest.skip("starts ranks: make test runs it")
+
+
+@pytest.fixture(scope="session")
+def needs_hosts():
+    if why := simulated_hosts.why_not():
+        pytest.skip(f"no hosts here: {why}")
+
+
+@pytest.fixture(scope="session")
+def needs_slurm():
+    if why := slurm.why_not():
+        pytest.skip(f"no Slurm here: {why}")
 
 
 @pytest.fixture

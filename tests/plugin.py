@@ -53,6 +53,7 @@ def pytest_configure(config):
         return
     interrupts.accept()
     config.add_cleanup(lambda: shutil.rmtree(_SCRATCH, ignore_errors=True))
+    config.add_cleanup(gc.freeze)  # pytest collects at its end: a second
     # only what trained.py wraps, and the notebooks' kernels, may be answered by an earlier launch
     trained.CACHE = os.environ.get("BOOTCAMP_TEST_RUNS") or str(_SCRATCH / "runs")
     Path(trained.CACHE).mkdir(exist_ok=True)
@@ -61,6 +62,10 @@ def pytest_configure(config):
     config.pluginmanager.register(sys.modules[__name__], "bootcamp")  # for cells too
     if not hasattr(config, "workerinput"):  # xdist's workers report to the process that has them
         config.pluginmanager.register(Reports(config), "bootcamp reports")
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what is loaded stays
 
 
 @pytest.hookimpl(wrapper=True)

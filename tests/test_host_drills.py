@@ -4,15 +4,10 @@ import pytest
 from records import write_files
 from trained import trained
 
-from bootcamp.launcher import simulated_hosts
 from bootcamp_lessons.labs import host_drills
 
-WITH_HOSTS = pytest.mark.skipif(
-    simulated_hosts.why_not() is not None, reason="no hosts on this machine"
-)
 
-
-@WITH_HOSTS
+@pytest.mark.usefixtures("needs_hosts")
 @pytest.mark.parametrize("name", ["host_gone", "interface", "versions"])
 def test_drill_names_the_culprit_and_goes_on_with_nothing_lost(name, monkeypatch):
     monkeypatch.setattr(host_drills, "launch", trained)

@@ -12,12 +12,10 @@ from processes import find_host_traces, find_namespaces, namespaces_of, until_no
 from bootcamp.costs import sharding
 from bootcamp.launcher import launch, simulated_hosts
 
-WHY_NOT = simulated_hosts.why_not()
-needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
 FLAGS = {"model": "mlp", "steps": 5, "global_batch": 16, "quiet": True}
 
 
-@needs_hosts
+@pytest.mark.usefixtures("needs_hosts")
 @pytest.mark.parametrize(
     ("script", "flags", "strategy", "how"),
     [("ddp_options", {"hook": "fp16"}, "ddp", {"number": 0.5}), ("hsdp", {}, "hsdp", {"shard": 2})],
@@ -37,7 +35,7 @@ def test_link_carries_the_bytes_of_the_theory(script, flags, strategy, how):
     assert run.label.endswith("on 2 hosts, link 1gbit")
 
 
-@needs_hosts
+@pytest.mark.usefixtures("needs_hosts")
 def test_ranks_know_their_host(tmp_path):
     """Cold ones; warm ones and torchrun's: test_several_hosts.py."""
     script = tmp_path / "says_its_host.py"
@@ -55,7 +53,7 @@ LOOK = (
 )
 
 
-@needs_hosts
+@pytest.mark.usefixtures("needs_hosts")
 def test_host_has_a_name_a_slow_link_and_mounts_and_the_machine_keeps_nothing():
     before = find_host_traces()
     poor = {**os.environ, "PATH": "/usr/bin:/bin"}  # as an ordinary user has it on Debian

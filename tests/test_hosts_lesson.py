@@ -5,7 +5,6 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from bootcamp.experiments import equality, replay
-from bootcamp.hosts import slurm
 from bootcamp.paths import REFERENCE
 from bootcamp.records.runs import Run
 from bootcamp_lessons.labs import hosts_lab
@@ -39,7 +38,7 @@ def test_recorded_job_trains_what_this_machine_trains(name):
     assert equality.same_training(run, equality.baseline(steps=6, global_batch=12, optimizer="sgd"))
 
 
-@pytest.mark.skipif(slurm.why_not() is not None, reason="no Slurm here")
+@pytest.mark.usefixtures("needs_slurm")
 def test_commands_and_jobs_are_run_and_a_record_says_the_same(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(replay, "REFERENCE", tmp_path)
     monkeypatch.setattr(replay, "LOGS", tmp_path / "logs")

@@ -17,8 +17,7 @@ from bootcamp.records import rank_errors
 from bootcamp.records.steps import read_steps
 from bootcamp.scripts.variants import variant
 
-WHY_NOT = simulated_hosts.why_not()
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
+pytestmark = pytest.mark.usefixtures("needs_hosts")
 TORCHRUN = {"hosts": 2, "start": "torchrun", "model": "mlp"}
 QUICK = {"rdzv_conf": "last_call_timeout=1,keep_alive_interval=1"}  # a rendezvous waits less
 # the launcher looks for torchrun's ranks four times a second: a warm one may have ended before that

@@ -17,16 +17,12 @@ from processes import (
 from bootcamp.hosts import slurm
 from bootcamp.paths import LOGS
 
-WHY_NOT = slurm.why_not()
-needs_slurm = pytest.mark.skipif(WHY_NOT is not None, reason=f"no Slurm here: {WHY_NOT}")
 OWN = ("pid", "mnt", "net", "uts", "ipc")  # namespaces of a host
 SPACES = " ".join(f"/proc/self/ns/{kind}" for kind in OWN)
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    if WHY_NOT:
-        pytest.skip(f"no Slurm here: {WHY_NOT}")
+def cluster(needs_slurm):
     with slurm.Cluster(hosts=2, gpus=2, cpus=8) as made:
         own = [made.run(f"readlink {SPACES}", on=host).stdout for host in made.hosts]
         assert set("".join(own).split()) <= find_namespaces(OWN)
@@ -68,7 +64,7 @@ def test_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
         failing.wait(5, steps=1)
 
 
-@needs_slurm
+@pytest.mark.usefixtures("needs_slurm")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: no task could have two")
 def test_task_bound_to_cores_has_one_unless_srun_is_told_again():
     asks = "unset OMP_NUM_THREADS; srun nproc; srun -c2 nproc; SRUN_CPUS_PER_TASK=2 srun nproc"
@@ -102,7 +98,7 @@ cluster.run(sys.argv[3])
 """
 
 
-@needs_slurm
+@pytest.mark.usefixtures("needs_slurm")
 def test_cluster_is_gone_when_its_python_is_killed_during_a_job(tmp_path):
     links = f"srun -N2 readlink {SPACES}"
     waits = f"srun -N2 bash -c 'touch {tmp_path}/$(hostname); sleep 600'"
@@ -115,7 +111,7 @@ def test_cluster_is_gone_when_its_python_is_killed_during_a_job(tmp_path):
         until_no_process_in(set(own))
 
 
-@needs_slurm
+@pytest.mark.usefixtures("needs_slurm")
 @needs_nobody
 def test_cluster_of_an_ordinary_user_has_jobs_of_his_own():
     refused = "salloc --gres=gpu:1 true || true"

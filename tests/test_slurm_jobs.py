@@ -15,8 +15,7 @@ from bootcamp.records import runs
 from bootcamp.scripts import jobs
 from bootcamp_lessons.exercises.jobs import TASKS
 
-WHY_NOT = slurm.why_not()
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no Slurm here: {WHY_NOT}")
+pytestmark = pytest.mark.usefixtures("needs_slurm")
 SGD = {**PROOF, "optimizer": "sgd"}
 QUICK = {"steps": 3, "global_batch": 12, "model": "mlp", "timeout": 3}
 TASK = {task.name: task for task in TASKS}
