@@ -90,9 +90,10 @@ def still_there(mark: str, seconds: float = 20.0) -> dict[int, str]:
         time.sleep(0.2)
 
 
-def left_by_hosts() -> set[str]:
-    """What simulated hosts may leave beside processes."""
-    return set().union(*processes.find_host_traces().values()) if sys.platform == "linux" else set()
+def find_traces() -> set[str]:
+    """What simulated hosts and Triton may leave beside processes."""
+    hosts = processes.find_host_traces().values() if sys.platform == "linux" else ()
+    return set(map(str, Path("/tmp").glob("python_env_*"))).union(*hosts)
 
 
 def adopt_orphans() -> None:
@@ -189,7 +190,7 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     os.chdir(ROOT)
     os.environ["BOOTCAMP_TEST_RUN"] = mark = f"{os.getpid()}-{time.time_ns()}"
     adopt_orphans()
-    before = left_by_hosts()
+    before = find_traces()
     times, failed = {}, []
     with warm_python_for(commands, cache.parent / "warm"):
         for name, command in commands.items():
@@ -210,9 +211,9 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     print(f"Processes left by all of this: {len(left)} {left or ''}", flush=True)
     if left:
         failed.append("processes left")
-    new = left_by_hosts() - before
-    print(f"Left by simulated hosts: {len(new)} {sorted(new) or ''}", flush=True)
-    failed += ["traces of hosts"] if new else []
+    new = find_traces() - before
+    print(f"Left beside processes: {len(new)} {sorted(new) or ''}", flush=True)
+    failed += ["traces"] if new else []
     if failed:
         print(f"FAILED: {', '.join(failed)}", flush=True)
     return 1 if failed else 0

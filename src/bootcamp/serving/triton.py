@@ -44,6 +44,7 @@ ENVIRONMENT = ROOT / ".venv-triton"
 READY = ENVIRONMENT / ".ready"  # written last
 STUB = "triton_python_backend_stub"
 REGIONS = Path("/dev/shm")
+FOLDERS = "python_env_*"  # Triton makes one in /tmp for each server, and leaves it
 ID = re.compile("bootcamp-triton-[0-9a-f]+-")  # begins the names of a server's regions
 
 
@@ -215,6 +216,7 @@ def remove_stale_regions() -> None:
 def hold(starter: int, command: list[str]) -> None:
     """Run a server until it or its starter ends; then end its processes and remove its memory."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    before = set(Path("/tmp").glob(FOLDERS))
     linux.adopt_orphans()
     linux.die_with_parent(signal.SIGTERM)
     try:
@@ -224,6 +226,9 @@ def hold(starter: int, command: list[str]) -> None:
     finally:
         process_tree.kill_everything_below()
         remove_stale_regions()
+        for folder in set(Path("/tmp").glob(FOLDERS)) - before:
+            with contextlib.suppress(OSError):  # another's may not be empty
+                folder.rmdir()
 
 
 if __name__ == "__main__":
