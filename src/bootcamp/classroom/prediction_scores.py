@@ -25,10 +25,6 @@ MAX_DRAWN_FACTOR = 100.0  # a factor beyond this is drawn at the figure's edge
 OWN_QUESTIONS = "your own"  # in place of a lesson, for a reader's own question
 
 
-def find_kind(unit: str) -> str:
-    return next((name for name, units in KINDS.items() if unit in units), "counts")
-
-
 def list_predictions() -> list[dict]:
     """List the journal's scored predictions by lesson, each with lesson, kind, ratio and factor.
 
@@ -41,7 +37,8 @@ def list_predictions() -> list[dict]:
     for one in journal.list_scored_predictions():
         answer, measured = one["answer"], one["measured"]
         ratio = answer / measured if measured > 0 and 0 < answer / measured < math.inf else None
-        about = {"lesson": lessons.get(one["name"], OWN_QUESTIONS), "kind": find_kind(one["unit"])}
+        kind = next((name for name, units in KINDS.items() if one["unit"] in units), "counts")
+        about = {"lesson": lessons.get(one["name"], OWN_QUESTIONS), "kind": kind}
         found.append(one | about | {"ratio": ratio, "factor": ratio and max(ratio, 1 / ratio)})
     return sorted(found, key=lambda one: order.index(one["lesson"]))
 

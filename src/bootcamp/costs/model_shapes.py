@@ -364,16 +364,6 @@ def find_model(name: str) -> Model | None:
     return None
 
 
-def find_network(name: str) -> dict[str, str] | None:
-    """Find a convolutional network's row of published/cnns.csv by its name, spelled freely.
-
-    It has the parameters, multiply-adds, and how many of them Winograd's algorithm saves in
-    convolutions of stride 1: 3/4 for 3 x 3 kernels, 16/25 for 5 x 5 (arXiv:1509.09308).
-    """
-    rows = published.table("cnns")
-    return next((row for row in rows if plain_name(row["model"]) == plain_name(name)), None)
-
-
 def _read_models(table: str) -> dict[str, Model]:
     return {row["name"]: Model(**_read_fields(row)) for row in published.table(table)}
 

@@ -76,7 +76,11 @@ def ratios(this: Call, that: Call) -> Iterator[float]:
     In every second pair `that` comes first. Raises what ends a run.
     """
     with _started([this, that]) as sides:
-        plans = [(side, *_plan_turn(side.time_steps(WARM_UP))) for side in sides]
+        plans = []  # of each side how many steps make a turn, and their seconds
+        for side in sides:
+            of_step = side.time_steps(WARM_UP)[-1]["seconds"]
+            steps = max(1, round(TURN_SECONDS / of_step))
+            plans.append((side, steps, steps * of_step))
         for pair in itertools.count():
             order = plans if pair % 2 == 0 else plans[::-1]
             seconds = {side: _seconds_per_sample(side.time_steps(*turn)) for side, *turn in order}
@@ -100,12 +104,6 @@ def _started(calls: list[Call]) -> Iterator[list[Side]]:
             with hold_interrupts():
                 for side in sides.values():
                     side.stop()
-
-
-def _plan_turn(rows: list[Record]) -> tuple[int, float]:
-    """Plan from the last of these steps how many make a turn, and their seconds."""
-    steps = max(1, round(TURN_SECONDS / rows[-1]["seconds"]))
-    return steps, steps * rows[-1]["seconds"]
 
 
 def _seconds_per_sample(rows: list[Record]) -> float:

@@ -94,14 +94,13 @@ def describe(script: str | Path) -> Script:
     path = Path(script).resolve()
     original = path if path.is_relative_to(SRC) else _find_original(path)
     known = {each.path: each for each in SCRIPTS.values()}
-    return known.get(original) or _describe_other(original)
-
-
-def _describe_other(path: Path) -> Script:
-    """Describe a script of no strategy; one of the course's own says by its imports how it runs."""
-    text = path.read_text() if path.is_relative_to(SRC) and path.exists() else ""
+    if original in known:
+        return known[original]
+    # another of the course's own says by its imports how it runs
+    text = original.read_text() if original.is_relative_to(SRC) and original.exists() else ""
     how = HOROVOD if "import horovod" in text else {}
-    return Script(path.stem, file=str(path), takes_course_flags="config.parse(" in text, **how)
+    known_flags = "config.parse(" in text
+    return Script(original.stem, file=str(original), takes_course_flags=known_flags, **how)
 
 
 def variants_folder() -> Path:
