@@ -150,6 +150,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only what needs no ranks")
     args, more = parser.parse_known_args()
     interrupts.accept()
+    if sys.platform == "linux":  # gloo's thread, when it wakes, would spin for what the other holds
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         commands = parts(args.lesson, args.check, more)
     except lessons.LessonError as error:
