@@ -15,11 +15,7 @@ pytest_configure = plugin.pytest_configure
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--without-ranks",
-        action="store_true",
-        help="skip a test as soon as it starts ranks: what is left is quick",
-    )
+    parser.addoption("--without-ranks", action="store_true", help="skip what starts ranks: quick")
 
 
 @pytest.fixture(scope="session", autouse=True)

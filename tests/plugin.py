@@ -64,10 +64,6 @@ def pytest_configure(config):
         config.pluginmanager.register(Reports(config), "bootcamp reports")
 
 
-def pytest_collection_finish():
-    gc.freeze()  # what is loaded stays
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Launches of a notebook may be answered, and it starts warm, torchrun's workers too.
@@ -85,6 +81,7 @@ def pytest_runtest_protocol(item):
 @pytest.fixture(scope="session", autouse=True)
 def no_process_left():
     """One warm launcher serves all tests; when they are over, nothing of it remains."""
+    gc.freeze()  # what is loaded stays
     yield
     launch.shut_down()
     processes.until_gone(os.getpid())  # what was killed takes a moment on a busy machine

@@ -7,9 +7,8 @@ from trained import trained
 from bootcamp_lessons.labs import host_drills
 
 
-@pytest.mark.usefixtures("needs_hosts")
 @pytest.mark.parametrize("name", ["host_gone", "interface", "versions"])
-def test_drill_names_the_culprit_and_goes_on_with_nothing_lost(name, monkeypatch):
+def test_drill_names_the_culprit_and_goes_on_with_nothing_lost(needs_hosts, name, monkeypatch):
     monkeypatch.setattr(host_drills, "launch", trained)
     outcome = host_drills.run_drill(name)
     assert outcome.right, outcome

@@ -15,12 +15,11 @@ from bootcamp.launcher import launch, simulated_hosts
 FLAGS = {"model": "mlp", "steps": 5, "global_batch": 16, "quiet": True}
 
 
-@pytest.mark.usefixtures("needs_hosts")
 @pytest.mark.parametrize(
     ("script", "flags", "strategy", "how"),
     [("ddp_options", {"hook": "fp16"}, "ddp", {"number": 0.5}), ("hsdp", {}, "hsdp", {"shard": 2})],
 )
-def test_link_carries_the_bytes_of_the_theory(script, flags, strategy, how):
+def test_link_carries_the_bytes_of_the_theory(needs_hosts, script, flags, strategy, how):
     """Those of plain DDP and FSDP are counted in lesson 08."""
     run = launch.launch(script, 4, hosts=2, link="1gbit", size="small", **FLAGS, **flags)
     copies = {"ddp": 4, "hsdp": 2}[strategy]
@@ -35,8 +34,7 @@ def test_link_carries_the_bytes_of_the_theory(script, flags, strategy, how):
     assert run.label.endswith("on 2 hosts, link 1gbit")
 
 
-@pytest.mark.usefixtures("needs_hosts")
-def test_ranks_know_their_host(tmp_path):
+def test_ranks_know_their_host(needs_hosts, tmp_path):
     """Cold ones; warm ones and torchrun's: test_several_hosts.py."""
     script = tmp_path / "says_its_host.py"
     where = "socket.gethostname(), socket.gethostbyname('host1'), os.environ['LOCAL_RANK']"
@@ -53,8 +51,7 @@ LOOK = (
 )
 
 
-@pytest.mark.usefixtures("needs_hosts")
-def test_host_has_a_name_a_slow_link_and_mounts_and_the_machine_keeps_nothing():
+def test_host_has_a_name_a_slow_link_and_mounts_and_the_machine_keeps_nothing(needs_hosts):
     before = find_host_traces()
     poor = {**os.environ, "PATH": "/usr/bin:/bin"}  # as an ordinary user has it on Debian
     with simulated_hosts.hold_hosts(2, "200mbit") as hosts:

@@ -166,6 +166,18 @@ def test_collections_are_in_the_order_of_lessons_with_the_distances_of_the_journ
     assert "what the planner says: 1." in read_foot(prediction_scores.figure())
 
 
+def test_verdict_compares_kinds_and_names_the_direction_of_errors():
+    assert prediction_scores.verdict().startswith("No predictions yet")
+    for name, said in (("a", 150), ("b", 200), ("c", 400), ("d", 100)):
+        answer(name, said, 100)
+    assert "Too few to compare kinds" in prediction_scores.verdict()
+    for name in ("e", "f", "g"):
+        answer(name, 10, 10, unit="MB")
+    said = prediction_scores.verdict()
+    for part in ("4 of 7 predictions", "1 of 4 right", "factor of 1.75", "Of 3 wrong ones 3"):
+        assert part in said
+
+
 def test_first_answers_count_for_each_machine(monkeypatch):
     answer("a", 300, 100)
     answer("a", 100, 100)  # after the measurement was seen

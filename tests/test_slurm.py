@@ -64,9 +64,8 @@ def test_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
         failing.wait(5, steps=1)
 
 
-@pytest.mark.usefixtures("needs_slurm")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: no task could have two")
-def test_task_bound_to_cores_has_one_unless_srun_is_told_again():
+def test_task_bound_to_cores_has_one_unless_srun_is_told_again(needs_slurm):
     asks = "unset OMP_NUM_THREADS; srun nproc; srun -c2 nproc; SRUN_CPUS_PER_TASK=2 srun nproc"
     with slurm.Cluster(hosts=2, cpus=2, binds=True) as bound:
         assert bound.run(f"salloc --quiet -c2 sh -c '{asks}'").stdout.split() == ["1", "2", "2"]
@@ -98,8 +97,7 @@ cluster.run(sys.argv[3])
 """
 
 
-@pytest.mark.usefixtures("needs_slurm")
-def test_cluster_is_gone_when_its_python_is_killed_during_a_job(tmp_path):
+def test_cluster_is_gone_when_its_python_is_killed_during_a_job(needs_slurm, tmp_path):
     links = f"srun -N2 readlink {SPACES}"
     waits = f"srun -N2 bash -c 'touch {tmp_path}/$(hostname); sleep 600'"
     with other_kernel(PROGRAM, str(Path(slurm.__file__).parents[2]), links, waits) as begun:
@@ -111,9 +109,8 @@ def test_cluster_is_gone_when_its_python_is_killed_during_a_job(tmp_path):
         until_no_process_in(set(own))
 
 
-@pytest.mark.usefixtures("needs_slurm")
 @needs_nobody
-def test_cluster_of_an_ordinary_user_has_jobs_of_his_own():
+def test_cluster_of_an_ordinary_user_has_jobs_of_his_own(needs_slurm):
     refused = "salloc --gres=gpu:1 true || true"
     said = run_as_nobody(
         PROGRAM, f"srun -N2 bash -c 'echo $(id -u) on $(hostname)'; {refused}", "true"
