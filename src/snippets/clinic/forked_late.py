@@ -20,6 +20,7 @@ def write_log():
         with written:  # whoever adds to the log waits as long as it is being written
             writing.set()
             time.sleep(0.1)  # the slow disk
+        time.sleep(0.001)  # others take their turn
 
 
 class Numbers(Dataset):
