@@ -15,7 +15,7 @@ pytest_configure = plugin.pytest_configure
 
 
 def pytest_addoption(parser):
-    parser.addoption("--without-ranks", action="store_true", help="skip what starts ranks: quick")
+    parser.addoption("--without-ranks", action="store_true", help="skip a test as it starts ranks")
 
 
 @pytest.fixture(scope="session", autouse=True)

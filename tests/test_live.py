@@ -13,8 +13,9 @@ from processes import Notebook, leftovers, until
 
 from bootcamp.launcher import launch, live_ranks
 
-LIVE = live_ranks.why_not() is None
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(not LIVE, reason="no live ranks here")]
+WHY_NOT = live_ranks.why_not()
+needs_live = pytest.mark.skipif(WHY_NOT is not None, reason=f"no live ranks here: {WHY_NOT}")
+pytestmark = [pytest.mark.alone, needs_live]
 COUNT = 4
 ADD_ONES = "ones = torch.ones(1)\ndist.all_reduce(ones)\nones.item()"
 

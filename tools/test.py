@@ -29,6 +29,7 @@ import processes  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
 from bootcamp.launcher import forkserver, process_tree  # noqa: E402
+from bootcamp.serving import triton  # noqa: E402
 
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
@@ -40,7 +41,7 @@ COLD = ["00", "04"]
 LOG = ROOT / "logs" / "tests.jsonl"
 TESTS = "tests/test_*.py"
 OF_EVERY_LESSON = ["tests/test_lessons.py", "tests/test_snippets.py", "tests/test_scripts.py"]
-TOGETHER = "notebooks and tests"
+TOGETHER, ATTENDEE = "notebooks and tests", "cold, as an attendee"
 TESTS_FAILED = 1  # pytest's exit code
 OF_KERNELS = ["ipykernel.kernelapp", "matplotlib.figure", "matplotlib.backends.backend_agg"]
 MAY_STAY = {os.getpid()}
@@ -75,7 +76,7 @@ def parts(lesson: str | None, check: bool, more: list[str]) -> dict[str, list[st
     if alone := [path for path in tests if "pytest.mark.alone" in (ROOT / path).read_text()]:
         found["tests that run alone"] = [*PYTEST, "-m", "alone", *SLOWEST, *alone, *more]
     if cold := [lessons.find(number).file for number in COLD if lesson in (None, number)]:
-        found["cold, as an attendee"] = [sys.executable, "tools/course.py", *cold]
+        found[ATTENDEE] = [sys.executable, "tools/course.py", *cold]
     return found
 
 
@@ -93,7 +94,7 @@ def still_there(mark: str, seconds: float = 20.0) -> dict[int, str]:
 def find_traces() -> set[str]:
     """What simulated hosts and Triton may leave beside processes."""
     hosts = processes.find_host_traces().values() if sys.platform == "linux" else ()
-    return set(map(str, Path("/tmp").glob("python_env_*"))).union(*hosts)
+    return set(map(str, Path("/tmp").glob(triton.FOLDERS))).union(*hosts)
 
 
 def adopt_orphans() -> None:
@@ -102,6 +103,12 @@ def adopt_orphans() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def schedule_as(policy: str) -> None:
+    """Let what is started from now on be scheduled so: "OTHER", as usual, or "BATCH"."""
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, getattr(os, f"SCHED_{policy}"), os.sched_param(0))
 
 
 def run(command: list[str]) -> int:
@@ -150,8 +157,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only what needs no ranks")
     args, more = parser.parse_known_args()
     interrupts.accept()
-    if sys.platform == "linux":  # gloo's thread, when it wakes, would spin for what the other holds
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    schedule_as("BATCH")  # else gloo's thread, when it wakes, spins for what the other holds
     try:
         commands = parts(args.lesson, args.check, more)
     except lessons.LessonError as error:
@@ -199,6 +205,8 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
             if command[:3] == PYTEST:
                 command += ["-o", f"cache_dir={cache.parent / 'pytest'}"]
             print(f"== {name}", flush=True)
+            if name == ATTENDEE:
+                schedule_as("OTHER")
             began, used = time.monotonic(), cpu_minutes()
             code = run(command)
             if code == TESTS_FAILED and command[:3] == PYTEST:
