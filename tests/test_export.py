@@ -242,7 +242,7 @@ def test_triton_serves_an_lstm_and_refuses_other_configurations_in_its_own_words
     answers = dict(row.values() for row in rows)
     lacks = "^unable to find backend library for backend '{}', try specifying".format
     gpu = ["has kind KIND_GPU but no GPUs are available", "or unsupported gpu id 0. GPUs with"]
-    says = ["2 processes, .* 40 of 40 answers are within 1e-5"]
+    says = [r"2 processes, .* (4\d) of \1 answers are within 1e-5"]  # the last wait for SIGCONT
     says += [lacks("onnxruntime"), lacks("pytorch"), lacks("tensorflow")]
     says += 2 * ["a trace makes its tensors on the CPU"] if torch.cuda.is_available() else gpu
     says += ['failed to poll from model .*: .*has no field named "instance_groups"']

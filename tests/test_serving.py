@@ -368,13 +368,13 @@ def test_memory_of_triton_is_removed_when_its_holder_was_killed(server, place, t
     second = triton.Server(tmp_path, place / "v1.onnx", context=LIMITS.context)
     second.holder.kill()
     second.holder.wait()
-    stub = "triton_python_backend_stub"
-    processes.until(lambda: not any(stub in each for each in list_what_is_left(second)))
+    processes.until(lambda: not any(triton.STUB in each for each in list_what_is_left(second)))
     stale = triton.REGIONS / f"{second.id}left"
     stale.touch()
     second.stop()
     assert not stale.exists()
     assert list(triton.REGIONS.glob(f"{server.id}*")), "a living server keeps its own"
+    assert triton.FOLDERS.strip("*") in "".join(os.listdir("/tmp")), "and its folder"
     second.stop()  # once more is no error
     processes.until(lambda: not list_what_is_left(second))
 

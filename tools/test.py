@@ -1,7 +1,7 @@
 """python tools/test.py [--lesson 04 | --check] [PYTEST ARGUMENT ...]
 
 Everything that `make test` proves, with the time of each part: lint, derived files, then all tests
-and the cells of all notebooks on a worker more than there are cores; then, alone, the tests that
+and the cells of all notebooks on as many workers as there are cores; then, alone, the tests that
 are marked so: they watch how long something takes; last two lessons cold, as an attendee runs them.
 Runs that tests and lessons only read are trained once (tests/run_cache.py). A failing test is named
 as it fails, and each test's outcome and seconds are in logs/tests.jsonl. --lesson runs what a
@@ -33,8 +33,8 @@ from bootcamp.serving import triton  # noqa: E402
 
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
-# one more than cores: there is always a test that waits, for a server, for Slurm or for a hang
-WORKERS = ["-n", str(min(8, len(machine.cores())) + 1), "--dist", "loadfile"]
+# no more than cores: where ranks wait for a core, others of their run spin or poll meanwhile
+WORKERS = ["-n", str(min(8, len(machine.cores()))), "--dist", "loadfile"]
 SLOWEST = ["--durations=25", "--durations-min=3"]
 QUICK = "not (alone or drill or slow)"
 COLD = ["00", "04"]

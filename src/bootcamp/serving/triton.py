@@ -11,8 +11,9 @@
 
 One body of a hundred thousand brackets ends Triton, so it listens on this machine alone. Its python
 backend shares memory, files in /dev/shm, with a process for each instance (a stub); a process that
-is killed leaves them there. Their names begin with the server's id. The holder, which is this file
-as a program, removes them; if it was killed, the next server's start does.
+is killed leaves them there, named after the server's id. Each server leaves an empty folder in /tmp
+too, and ends with an error where its own is missing. The holder, which is this file as a program,
+removes all that is no running server's; if it was killed, the next server's start does.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ ENVIRONMENT = ROOT / ".venv-triton"
 READY = ENVIRONMENT / ".ready"  # written last
 STUB = "triton_python_backend_stub"
 REGIONS = Path("/dev/shm")
-FOLDERS = "python_env_*"  # Triton makes one in /tmp for each server, and leaves it
+FOLDERS = "python_env_*"  # in /tmp, one for each server
 ID = re.compile("bootcamp-triton-[0-9a-f]+-")  # begins the names of a server's regions
 
 
@@ -102,7 +103,7 @@ class Server(server_process.Server):
     def __init__(self, folder: Path | str, model: Path | str, **settings):
         if why := why_not():
             raise server_process.ServerFailed(f"no Triton here: {why}")
-        remove_stale_regions()
+        remove_stale_files()
         self.folder, self.settings = Path(folder).resolve() / protocol.NAME, settings
         self._write_config(self.publish(model))
         self.id = f"bootcamp-triton-{secrets.token_hex(6)}-"
@@ -134,7 +135,7 @@ class Server(server_process.Server):
     def stop(self) -> None:
         """End the server. Its memory goes too, even if its holder was killed."""
         super().stop()
-        remove_stale_regions()
+        remove_stale_files()
 
     def metrics(self) -> Counter:
         """Read Triton's counters for Prometheus, summed over the loaded versions."""
@@ -202,21 +203,23 @@ def _find_free_port() -> int:
         return free.getsockname()[1]
 
 
-def remove_stale_regions() -> None:
-    """Remove the shared memory of servers that have ended."""
+def remove_stale_files() -> None:
+    """Remove the shared memory of servers that have ended; where none runs, their folders too."""
     regions = list(REGIONS.iterdir())  # first: every owner of one runs by now
+    folders = list(Path("/tmp").glob(FOLDERS))
     others = [pid for pid in psutil.pids() if pid != os.getpid()]
     commands = " ".join(map(process_tree.read_command, others))
-    for region in regions:
-        if (server := ID.match(region.name)) and server[0] not in commands:
-            with contextlib.suppress(OSError):  # another user's, or just removed
-                region.unlink()
+    stale = [one for one in regions if (name := ID.match(one.name)) and name[0] not in commands]
+    if "tritonserver" not in [each.info["name"] for each in psutil.process_iter(["name"])]:
+        stale += folders
+    for path in stale:
+        with contextlib.suppress(OSError):  # another user's, or just removed
+            path.rmdir() if path.is_dir() else path.unlink()
 
 
 def hold(starter: int, command: list[str]) -> None:
     """Run a server until it or its starter ends; then end its processes and remove its memory."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    before = set(Path("/tmp").glob(FOLDERS))
     linux.adopt_orphans()
     linux.die_with_parent(signal.SIGTERM)
     try:
@@ -225,10 +228,7 @@ def hold(starter: int, command: list[str]) -> None:
             subprocess.run(command, preexec_fn=linux.die_with_parent)
     finally:
         process_tree.kill_everything_below()
-        remove_stale_regions()
-        for folder in set(Path("/tmp").glob(FOLDERS)) - before:
-            with contextlib.suppress(OSError):  # another's may not be empty
-                folder.rmdir()
+        remove_stale_files()
 
 
 if __name__ == "__main__":
