@@ -73,6 +73,7 @@ REFUSED = [  # script, ranks, flags, words of the sentence
     ("tp", 3, "", "4 heads do not divide over 3 ranks"),
     ("tp", 2, "--model mlp", "Say --model gpt"),
     ("cp", 3, "", "64 positions of a text do not divide over 3 ranks"),
+    ("fsdp_fp8", 1, "", "One rank has all rows"),
     ("fsdp_fp8", 3, "", "64 rows of a matrix do not divide over 3 ranks"),
     ("tp", 2, "--kv-heads 1", "--kv-heads 1: key-value heads do not divide over 2 ranks"),
     ("tp", 2, "--kv-heads 3", "Give a number that divides gpt's"),
@@ -91,8 +92,7 @@ def test_script_refuses_sizes_that_do_not_fit(script, ranks, flags, sentence, mo
     """In one sentence of rank 0's, before it waits for the others."""
     given = ["--device", "cpu", "--global-batch", "24", *flags.split()]
     monkeypatch.setattr("sys.argv", [f"_train_{script}.py", *given])
-    environment = {"RANK": 0, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-    for name, value in environment.items():
+    for name, value in {"RANK": 0, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}.items():
         monkeypatch.setenv(name, str(value))
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(str(strategies.find(script)), run_name="__main__")

@@ -207,8 +207,7 @@ def layers_of(model: Model, plan: Plan, rank: int) -> list[Layer]:
 
 
 def _script_states(model: Model, plan: Plan, rank: int) -> dict[str, float]:
-    p, layers = plan, layers_of(model, plan, rank)
-    place = rank // (p.tensor * p.pipeline) % p.sharing  # the number of its part
+    p, layers, place = plan, layers_of(model, plan, rank), plan.place_of(rank)
     shapes = [shape for layer in layers for shape in layer.shapes]
     sizes = tuple(map(prod, shapes))
     adam, tensors = p.optimizer != "sgd", len(shapes)

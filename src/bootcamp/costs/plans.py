@@ -100,6 +100,10 @@ class Plan:
         neighbours = self.script and self.script != "3d"
         return rank % self.pipeline if neighbours else rank // (self.ranks // self.pipeline)
 
+    def place_of(self, rank: int) -> int:
+        """Return the number of its part among the data ranks of a script."""
+        return rank // (self.tensor * self.pipeline) % self.sharing
+
 
 def of_run(config: dict) -> tuple[Model, Plan]:
     """Return the model and the plan of a run: strategy, processes, global_batch, given flags."""

@@ -38,20 +38,14 @@ FLOATS = {"choices": ("float32", "bfloat16")}
 SHARDING_IN_PRACTICE = {
     "--gather-dtype": FLOATS | {"help": "of gathered parameters, of arithmetic (default: --dtype)"},
     "--reduce-dtype": FLOATS | {"help": "of gradients summed over ranks (default: --dtype)"},
-    "--reshard": {
-        "type": parse_group_size,
-        "help": "neighbours that keep parameters together until the backward pass (default: all)",
-    },
+    "--reshard": {"type": parse_group_size}
+    | {"help": "neighbours that keep parameters together until the backward pass (default: all)"},
     "--micro-batches": {"type": int, "default": 2, "help": "parts of a rank's samples"},
     "--clip": {"type": float, "default": 0.5, "help": "longest gradient of the model"},
 }
 ZERO_STAGE = {
-    "--stage": {
-        "type": int,
-        "default": 1,
-        "choices": (0, 1, 2, 3),
-        "help": "what is sharded: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too",
-    },
+    "--stage": {"type": int, "default": 1, "choices": (0, 1, 2, 3)}
+    | {"help": "what is sharded: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too"},
 }
 SEQUENCE_PARALLEL = {
     "--sequence-parallel": {"action": "store_true", "help": "split the text between the blocks"}
@@ -73,6 +67,8 @@ def count_parts_of_rank(context: RunContext, model: str, parts: str) -> int:
     if args.model != model:
         refuse(f"--model {args.model}: this script divides {words}. Say --model {model}.")
     count = models.shape(args)[parts]
+    if parts == "width" and ranks == 1:  # FSDP2 then drops all but one of the tensors to be sent
+        refuse("One rank has all rows, and FSDP2 gathers nothing. Start 2 or more.")
     if count % ranks:
         refuse(
             f"--size {args.size}: {count} {words} do not divide over {ranks} ranks. Start a "
